@@ -1,0 +1,77 @@
+"""The errors that ptxc reports to people.
+
+Every error says what is wrong, where (file, kernel, statement) and what to do. The layers of the compiler know
+different parts of the "where": the reader knows the JSON path, the lowering knows the statement, the driver knows
+the file. Each raises with what it knows, and an outer layer completes the rest with :meth:`CompileError.at`.
+
+Exit statuses of the command line: 2 for an error of the input or the usage, 70 for a fault inside ptxc
+(``EX_SOFTWARE`` of sysexits.h), 1 for a comparison that found a difference.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class CompileError(Exception):
+    """Something in the input, the options or the environment keeps ptxc from making a right kernel.
+
+    ``what`` is a sentence without a full stop; ``hint`` says what to do. ``file``, ``kernel`` and ``statement``
+    are the place, each empty while unknown.
+    """
+
+    exit_status = 2
+
+    def __init__(
+        self, what: str, *, hint: str = "", file: str = "", kernel: str = "", statement: str = ""
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.file = file
+        self.kernel = kernel
+        self.statement = statement
+
+    def at(self, *, file: str = "", kernel: str = "", statement: str = "") -> Self:
+        """Complete the place with what the caller knows; what is known already stays. Returns itself."""
+        self.file = self.file or file
+        self.kernel = self.kernel or kernel
+        self.statement = self.statement or statement
+        return self
+
+    def __str__(self) -> str:
+        """One line: ``file: kernel: statement: what; hint``."""
+        place = ": ".join(part for part in (self.file, self.kernel, self.statement) if part)
+        text = f"{place}: {self.what}" if place else self.what
+        text = f"{text}; {self.hint}" if self.hint else text
+        return " ".join(text.split())
+
+
+class InputError(CompileError):
+    """The file is not a kernel: unreadable, not JSON, of another shape, hostile, or inconsistent."""
+
+
+class UnsupportedError(CompileError):
+    """The kernel uses something that ptxc does not compile yet, or that no hardware has."""
+
+
+class TargetError(CompileError):
+    """The target or PTX version lacks an instruction or a resource that the kernel needs."""
+
+
+class DivergenceError(CompileError):
+    """A barrier or another collective operation is reached by only some of the threads that it waits for."""
+
+
+class UsageError(CompileError):
+    """The command line or the options of a call do not fit together."""
+
+
+class ToolchainError(CompileError):
+    """ptxas is missing or refuses the text."""
+
+
+class InternalError(CompileError):
+    """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses."""
+
+    exit_status = 70
