@@ -1,0 +1,284 @@
+"""Every instruction that can be emitted, one row each with all facts about it.
+
+A row's signature reads ``results = operands``, one letter an operand:
+
+====  ========================================================================================================
+T     the bank of the instruction's type (its last modifier): a register or a constant
+U     the same, and the bank of twice its width for ``wide`` forms
+S, D  the last and the last but one modifier's banks (``cvt.D.S``)
+R     b32, whatever the type
+P     pred
+M     a memory operand
+A     a symbol or a register: what ``mov`` and ``cvta`` take the address of
+I     an integer constant that the instruction encodes
+L     like T, repeated once for each element of a vector (``v2``, ``v4``)
+?     after a letter: may be left out, from the right
+*     after a letter: any number of them (the operations that a pass expands)
+====  ========================================================================================================
+
+An instruction's effect says what may be done with it:
+
+PURE   depends on its operands alone: may be merged, moved, dropped
+READ   reads memory: may be dropped; may not cross a WRITE or SYNC that could change what it reads
+WRITE  writes memory or other state that someone else sees: stays, in order
+SYNC   convergent: threads act together or order their memory. No pass may move, merge or drop it, or put it
+       under new control flow; only unrolling a loop whose trip count is uniform copies it
+END    ends a block
+
+Each row and modifier names the first target and PTX version that has it (PTX ISA, "Target ISA Notes" and "PTX ISA
+Notes" of the instruction's section), 0 where every version since 6.0 does.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from ptxc.ir import types
+from ptxc.ir.types import B32, PRED, Type
+
+PURE, READ, WRITE, SYNC, END = "PURE", "READ", "WRITE", "SYNC", "END"
+
+
+class Requirement(NamedTuple):
+    """The first target (``80`` for sm_80) and PTX version that have something."""
+
+    sm: int = 0
+    ptx: tuple[int, int] = (6, 0)
+
+
+class Opcode:
+    """One row of the table. Compared by identity; :data:`OPCODES` holds the only instances."""
+
+    __slots__ = ("by_modifier", "commutative", "doc", "effect", "modifiers", "name", "needs", "operands", "results")
+
+    def __init__(
+        self,
+        name: str,
+        signature: str,
+        effect: str,
+        modifiers: str,
+        doc: str,
+        needs: Requirement,
+        by_modifier: dict[str, Requirement],
+        commutative: bool,
+    ) -> None:
+        results, _, operands = signature.partition("=")
+        self.name = name
+        self.results = tuple(results.split())
+        self.operands = tuple(operands.split())
+        self.effect = effect
+        #: Every modifier that the instruction is emitted with; one that ends in ``=`` is followed by a number.
+        self.modifiers = frozenset(modifiers.split())
+        self.doc = doc
+        self.needs = needs
+        self.by_modifier = by_modifier
+        self.commutative = commutative
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OPCODES: dict[str, Opcode] = {}
+
+_INT = "s16 u16 s32 u32 s64 u64"
+_BITS = "b16 b32 b64"
+_REAL = "f32 f64 f16 f16x2 bf16 bf16x2"
+_ROUND = "rn rz rm rp"
+_SM80 = Requirement(80, (7, 0))
+_SM90_BF16 = {"bf16": Requirement(90, (7, 8)), "bf16x2": Requirement(90, (7, 8))}
+_SM80_BF16 = {"bf16": _SM80, "bf16x2": _SM80}
+
+
+def _row(
+    name: str,
+    signature: str,
+    effect: str,
+    modifiers: str,
+    doc: str,
+    *,
+    needs: Requirement = Requirement(),
+    by: dict[str, Requirement] | None = None,
+    commutative: bool = False,
+) -> Opcode:
+    row = Opcode(name, signature, effect, modifiers, doc, needs, by or {}, commutative)
+    OPCODES[name] = row
+    return row
+
+
+# Moving and converting
+MOV = _row("mov", "T = A", PURE, f"pred {_INT} {_BITS} f32 f64", "the operand itself; of a symbol, its address")
+PACK = _row("pack", "T = B B", PURE, "b32", "two b16 halves as one b32, the first in the low half (PTX: mov.b32)")
+UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a b32 (PTX: mov.b32)")
+CVT = _row(
+    "cvt", "D = S", PURE,
+    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 b8 {_INT} f16 bf16 f32 f64",
+    "conversion between types; to an integer by the rounding named, to a narrower float likewise",
+    by={"bf16": _SM80},
+)  # fmt: skip
+CVTA = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
+
+# Integer and floating-point arithmetic
+ADD = _row("add", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a + b", by=_SM90_BF16, commutative=True)
+SUB = _row("sub", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a - b", by=_SM90_BF16)
+MUL = _row(
+    "mul", "U = T T", PURE, f"lo hi wide {_ROUND} ftz sat {_INT} {_REAL}",
+    "a * b: of integers the low half, the high half or both (wide)", by=_SM90_BF16, commutative=True,
+)  # fmt: skip
+MAD = _row("mad", "U = T T U", PURE, f"lo hi wide {_INT}", "a * b + c of integers")
+FMA = _row("fma", "T = T T T", PURE, f"{_ROUND} ftz sat relu {_REAL}", "a * b + c rounded once", by=_SM80_BF16)
+DIV = _row("div", "T = T T", PURE, f"{_ROUND} approx full ftz {_INT} f32 f64", "a / b, of integers toward zero")
+REM = _row("rem", "T = T T", PURE, _INT, "a - b * (a / b), with the sign of a")
+NEG = _row("neg", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "-a", by=_SM80_BF16)
+ABS = _row("abs", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "|a|", by=_SM80_BF16)
+MIN = _row(
+    "min", "T = T T", PURE, f"ftz NaN {_INT} {_REAL}", "the smaller; of a NaN and a number the number",
+    by={**_SM80_BF16, "f16": _SM80, "f16x2": _SM80, "NaN": _SM80}, commutative=True,
+)  # fmt: skip
+MAX = _row(
+    "max", "T = T T", PURE, f"ftz NaN {_INT} {_REAL}", "the larger; of a NaN and a number the number",
+    by={**_SM80_BF16, "f16": _SM80, "f16x2": _SM80, "NaN": _SM80}, commutative=True,
+)  # fmt: skip
+SQRT = _row("sqrt", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "the square root")
+RSQRT = _row("rsqrt", "T = T", PURE, "approx ftz f32 f64", "1 / sqrt(a)")
+RCP = _row("rcp", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "1 / a")
+EX2 = _row("ex2", "T = T", PURE, "approx ftz f32 f16", "2 ** a", by={"f16": Requirement(75, (7, 0))})
+LG2 = _row("lg2", "T = T", PURE, "approx ftz f32", "log2(a)")
+SIN = _row("sin", "T = T", PURE, "approx ftz f32", "sin(a), coarse outside [-pi, pi]")
+COS = _row("cos", "T = T", PURE, "approx ftz f32", "cos(a), coarse outside [-pi, pi]")
+TANH = _row("tanh", "T = T", PURE, "approx f32 f16", "tanh(a)", needs=Requirement(75, (7, 0)))
+COPYSIGN = _row("copysign", "T = T T", PURE, "f32 f64", "the magnitude of b with the sign of a")
+
+# Bits
+AND = _row("and", "T = T T", PURE, f"pred {_BITS}", "bitwise and", commutative=True)
+OR = _row("or", "T = T T", PURE, f"pred {_BITS}", "bitwise or", commutative=True)
+XOR = _row("xor", "T = T T", PURE, f"pred {_BITS}", "bitwise exclusive or", commutative=True)
+NOT = _row("not", "T = T", PURE, f"pred {_BITS}", "bitwise complement")
+SHL = _row("shl", "T = T R", PURE, _BITS, "a << b; 0 for b of the width or more")
+SHR = _row("shr", "T = T R", PURE, f"{_BITS} {_INT}", "a >> b, signed types keep the sign")
+SHF = _row("shf", "R = R R R", PURE, "l r wrap clamp b32", "a funnel shift of the pair (b, a) by c")
+BFE = _row("bfe", "T = T R R", PURE, "s32 u32 s64 u64", "the field of c bits of a from bit b on")
+BFI = _row("bfi", "T = T T R R", PURE, "b32 b64", "b with its field of d bits from bit c on replaced by a's low bits")
+LOP3 = _row("lop3", "R = R R R I", PURE, "b32", "any bitwise function of three, by its truth table")
+PRMT = _row("prmt", "R = R R R", PURE, "b32", "four bytes picked out of the eight of (b, a) by c's nibbles")
+POPC = _row("popc", "R = T", PURE, "b32 b64", "the number of set bits")
+CLZ = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
+
+# Comparing and selecting
+SETP = _row(
+    "setp", "P = T T", PURE, f"eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan ftz {_BITS} {_INT} {_REAL}",
+    "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by=_SM80_BF16,
+)  # fmt: skip
+SELP = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
+TESTP = _row("testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class")
+
+# Memory
+LD = _row(
+    "ld", "L = M", READ, f"param global shared const local nc volatile v2 v4 u8 s8 b8 {_INT} {_BITS} f32 f64",
+    "load; nc reads through the non-coherent path what the kernel never writes",
+)  # fmt: skip
+ST = _row("st", "= M L", WRITE, f"global shared local volatile v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
+ATOM = _row(
+    "atom", "T = M T T?", WRITE,
+    f"global shared relaxed gpu add min max and or xor exch cas noftz {_BITS} s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
+    "read, combine with b, write back, as one; the result is what was there",
+    by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
+)  # fmt: skip
+RED = _row(
+    "red", "= M T", WRITE,
+    f"global shared relaxed gpu add min max and or xor noftz b32 b64 s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
+    "the same without a result",
+    by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
+)  # fmt: skip
+CP_ASYNC = _row(
+    "cp.async", "= M M I R?", WRITE, "ca cg shared global",
+    "copies c bytes from global to shared memory some time before its group is waited for; of those, the bytes "
+    "past the first d are zeros", needs=_SM80,
+)  # fmt: skip
+CP_ASYNC_COMMIT = _row("cp.async.commit_group", "=", WRITE, "", "this thread's copies so far are one group", needs=_SM80)
+CP_ASYNC_WAIT = _row("cp.async.wait_group", "= I", SYNC, "", "waits until at most a groups are pending", needs=_SM80)
+
+# Threads together
+BAR = _row("bar", "= I I?", SYNC, "sync", "waits for all threads of the CTA, or for b threads at barrier a")
+BAR_WARP = _row("bar.warp.sync", "= R", SYNC, "", "waits for the warp's lanes in the mask a")
+ACTIVEMASK = _row("activemask", "T =", SYNC, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2)))
+SHFL = _row("shfl", "T P? = T R R R", SYNC, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d")
+GRID_WAIT = _row(
+    "griddepcontrol", "=", SYNC, "wait", "waits until the grids that this one depends on have finished",
+    needs=Requirement(90, (7, 8)),
+)  # fmt: skip
+
+# Control
+BRA = _row("bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second")
+RET = _row("ret", "=", END, "", "the thread ends")
+
+# What a pass expands (docs/pipeline.md)
+TILE_COORDS = _row(
+    "tile.coords", "R* P = R*", PURE, "cells= aux= group= grouped= other=",
+    "this thread's cell of the tile, outermost coordinate first, and whether the cell lies inside; operands are the "
+    "axes' extents. cells: the cells of a CTA, aux: its threads beyond them, group: tiles of the axis at position "
+    "`grouped` that are visited before the axis at position `other` advances",
+)  # fmt: skip
+TILE_GUARD = _row("tile.guard", "= P", WRITE, "", "threads for which a is false have no effect from here on")
+
+
+class Signature(NamedTuple):
+    """The banks of an instruction's results and operands. None stands for any bank or for no register at all."""
+
+    results: tuple[Type | None, ...]
+    operands: tuple[Type | None, ...]
+    #: How many of the results and operands may not be left out.
+    least_results: int
+    least_operands: int
+
+
+@cache
+def signature(op: Opcode, mods: tuple[str, ...]) -> Signature | None:
+    """What the instruction ``op.mods`` takes and gives; None for an operation that takes any number of operands.
+
+    Raises KeyError when a modifier that should name the type does not.
+    """
+    letters = (*op.results, *op.operands)
+    if any(letter.endswith("*") for letter in letters):
+        return None
+    results, least_results = _banks(op.results, mods)
+    operands, least_operands = _banks(op.operands, mods)
+    return Signature(results, operands, least_results, least_operands)
+
+
+def _banks(letters: tuple[str, ...], mods: tuple[str, ...]) -> tuple[tuple[Type | None, ...], int]:
+    banks: list[Type | None] = []
+    least = 0
+    for letter in letters:
+        count = int(mods[-2][1]) if letter == "L" and len(mods) > 1 and mods[-2] in ("v2", "v4") else 1
+        banks += [_bank(letter[0], mods)] * count
+        least += count * (not letter.endswith("?"))
+    return tuple(banks), least
+
+
+def _bank(letter: str, mods: tuple[str, ...]) -> Type | None:
+    match letter:
+        case "T" | "L" | "S":
+            return types.OF_MODIFIER[mods[-1]]
+        case "D":
+            return types.OF_MODIFIER[mods[-2]]
+        case "U":
+            bank = types.OF_MODIFIER[mods[-1]]
+            return {types.B16: B32, B32: types.B64}[bank] if "wide" in mods else bank
+        case "R":
+            return B32
+        case "B":
+            return types.B16
+        case "P":
+            return PRED
+    return None  # M, A, I
+
+
+def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:
+    """The first target and PTX version that have the instruction in this form."""
+    sm, ptx = op.needs
+    for mod in mods:
+        need = op.by_modifier.get(mod)
+        if need is not None:
+            sm, ptx = max(sm, need.sm), max(ptx, need.ptx)
+    return Requirement(sm, ptx)
