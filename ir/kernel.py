@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import Type
-from ptxc.ir.values import Operand, Value
+from ptxc.ir.values import SPECIAL, Operand, Value
 
 
 class Edge(NamedTuple):
@@ -121,7 +121,7 @@ class Kernel:
         self.blocks: list[Block] = []
         #: Whether each value is defined once and blocks take parameters; false once registers are assigned.
         self.ssa = True
-        self._counters: dict[str, int] = {}
+        self._counters: dict[str, int] = dict.fromkeys(SPECIAL, 0)
 
     def fresh(self, hint: str) -> str:
         """A name that nothing else of the kernel has: ``hint`` itself, then ``hint.1``, ``hint.2``, …"""

@@ -257,13 +257,14 @@ def _banks(letters: tuple[str, ...], mods: tuple[str, ...]) -> tuple[tuple[Type 
 
 
 def _bank(letter: str, mods: tuple[str, ...]) -> Type | None:
+    before, last = ("", "", *mods)[-2:]
     match letter:
         case "T" | "L" | "S":
-            return types.OF_MODIFIER[mods[-1]]
+            return types.OF_MODIFIER[last]
         case "D":
-            return types.OF_MODIFIER[mods[-2]]
+            return types.OF_MODIFIER[before]
         case "U":
-            bank = types.OF_MODIFIER[mods[-1]]
+            bank = types.OF_MODIFIER[last]
             return {types.B16: B32, B32: types.B64}[bank] if "wide" in mods else bank
         case "R":
             return B32

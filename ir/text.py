@@ -13,7 +13,7 @@ from ptxc.ir import types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.opcodes import OPCODES, Opcode, signature
 from ptxc.ir.types import B32, Type
-from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
+from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 
 # ---------------------------------------------------------------------------------------------------- printing
 
@@ -40,7 +40,7 @@ def format_block(block: Block) -> list[str]:
     lines = [f"{heading}:" + (f" collective {block.collective}" if block.collective else "")]
     loc = ""
     for instr in block.instrs:
-        text = str(instr.loc)
+        text = " ".join(str(instr.loc).split())
         if text != loc:
             lines.append(f"  ; {text}".rstrip())
             loc = text
@@ -87,22 +87,18 @@ def format_edge(edge: Edge) -> str:
 # ----------------------------------------------------------------------------------------------------- parsing
 
 _NAME = r"[A-Za-z_$][\w.$]*"
-_HEADER = re.compile(rf"kernel ({_NAME}) target (sm_\w+) threads (\d+)( registers)?$")
-_PARAM = re.compile(rf"  param ({_NAME}): (u32|u64)(?: align (\d+))?$")
-_SHARED = re.compile(rf"  shared ({_NAME}): (\d+) align (\d+)$")
+_INT = r"\d{1,20}"
+_HEADER = re.compile(rf"kernel ({_NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
+_PARAM = re.compile(rf"  param ({_NAME}): (u32|u64)(?: align ({_INT}))?$")
+_SHARED = re.compile(rf"  shared ({_NAME}): ({_INT}) align ({_INT})$")
 _BLOCK = re.compile(rf"({_NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
 _INSTR = re.compile(
     rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{_NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
 )
 _OPERAND = re.compile(
-    rf"(?:%(?P<value>{_NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?\d+)"
-    rf"|\[(?P<base>%?{_NAME})(?P<offset>[+-]\d+)?\]|(?P<sym>{_NAME}))(?P<args>\(.*?\))?(?:, |$)"
+    rf"(?:%(?P<value>{_NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?{_INT})"
+    rf"|\[(?P<base>%?{_NAME})(?P<offset>[+-]{_INT})?\]|(?P<sym>{_NAME}))(?P<args>\(.*?\))?(?:, |$)"
 )
-#: Special registers look like values in PTX; these names are never a value's.
-SPECIAL = frozenset(
-    f"{kind}.{axis}" for kind in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"
-) | {"laneid", "warpid", "clock", "clock64"}  # fmt: skip
-
 
 class _Parser:
     """Reads one kernel. Branches may name blocks that come later, so edges are resolved at the end."""
@@ -112,18 +108,20 @@ class _Parser:
         self.lines = text.split("\n")
         self.number = 0
         self.values: dict[str, Value] = {}
+        self.defined: set[str] = set()
         self.blocks: dict[str, Block] = {}
         self.edges: list[tuple[int, Instr, list[tuple[str, list[str]]]]] = []
 
-    def error(self, what: str, number: int = 0) -> InputError:
+    def error(self, what: str) -> InputError:
         return InputError(
-            what, file=self.name, statement=f"line {number or self.number}", hint="docs/ir.md describes the text form"
+            what, file=self.name, statement=f"line {self.number}", hint="docs/ir.md describes the text form"
         )
 
     def take(self) -> Iterator[str]:
-        """The lines that mean something, without comments."""
-        for self.number, line in enumerate(self.lines, 1):
-            line = line.split("//", 1)[0].rstrip()
+        """The lines that mean something, without comments. A location keeps its ``//``: Emmy divides with it."""
+        for number, line in enumerate(self.lines, 1):
+            self.number = number
+            line = (line if line.startswith("  ;") else line.split("//", 1)[0]).rstrip()
             if line:
                 yield line
 
@@ -171,8 +169,9 @@ class _Parser:
             raise self.error(f"cannot read the value {text!r}; a definition is %name:type")
         value = self.value(match[1])
         bank = types.BY_NAME[match[2]]
-        if value.type is not B32 and value.type is not bank:
+        if value.name in self.defined and value.type is not bank:
             raise self.error(f"%{value.name} is {value.type} in another place")
+        self.defined.add(value.name)
         value.type = bank
         return value
 
@@ -193,8 +192,9 @@ class _Parser:
         try:
             form = signature(op, mods)
         except KeyError:
-            raise self.error(f"{match['op']} names no type") from None
+            raise self.error(f"the modifiers of {match['op']} name no type that it takes") from None
         banks = form.operands if form is not None else ()
+        bank = types.OF_MODIFIER.get(mods[-1], B32) if mods else B32
         instr = Instr(op, mods, results, guard=guard, loc=loc)
         operands: list[Operand] = []
         targets: list[tuple[str, list[str]]] = []
@@ -204,7 +204,7 @@ class _Parser:
                 targets.append((part["sym"], args[1:-1].split(", ") if args else []))
             else:
                 index = len(operands)
-                operands.append(self.operand(part, banks[index] if index < len(banks) else None))
+                operands.append(self.operand(part, (banks[index] if index < len(banks) else None) or bank))
         instr.operands = tuple(operands)
         if targets:
             self.edges.append((self.number, instr, targets))
@@ -227,7 +227,9 @@ class _Parser:
             yield match
             position = match.end()
 
-    def operand(self, match: re.Match[str], bank: Type | None) -> Operand:
+    def operand(self, match: re.Match[str], bank: Type) -> Operand:
+        if match["args"] is not None:
+            raise self.error(f"only a branch target takes values: {match[0]!r}")
         if match["value"] is not None:
             name = match["value"]
             return Sym(f"%{name}") if name in SPECIAL else self.value(name)
@@ -236,7 +238,9 @@ class _Parser:
         if match["f64"] is not None:
             return Const(types.F64, int(match["f64"], 16))
         if match["int"] is not None:
-            return integer(B32 if bank is None else bank, int(match["int"]))
+            if bank.is_float:
+                raise self.error(f"{match['int']} stands for a constant of {bank}, which is written as its bits")
+            return integer(bank, int(match["int"]))
         if match["base"] is not None:
             base = match["base"]
             register = self.value(base[1:]) if base.startswith("%") else Sym(base)
@@ -244,17 +248,17 @@ class _Parser:
         return Sym(match["sym"])
 
     def resolve(self) -> None:
-        for number, instr, targets in self.edges:
+        for self.number, instr, targets in self.edges:
             edges = []
             for name, texts in targets:
                 block = self.blocks.get(name)
                 if block is None:
-                    raise self.error(f"there is no block {name}", number)
+                    raise self.error(f"there is no block {name}")
                 if len(texts) != len(block.params):
-                    raise self.error(f"{name} takes {len(block.params)} values, not {len(texts)}", number)
+                    raise self.error(f"{name} takes {len(block.params)} values, not {len(texts)}")
                 matches = [_OPERAND.match(text) for text in texts]
                 if None in matches:
-                    raise self.error(f"cannot read what {name} is passed", number)
+                    raise self.error(f"cannot read what {name} is passed")
                 args = (self.operand(m, p.type) for m, p in zip(matches, block.params) if m is not None)
                 edges.append(Edge(block, tuple(args)))
             instr.targets = tuple(edges)

@@ -42,6 +42,12 @@ class Sym(NamedTuple):
     name: str
 
 
+#: Special registers look like values in PTX; these names are never a value's.
+SPECIAL = frozenset(
+    f"{kind}.{axis}" for kind in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"
+) | {"laneid", "warpid", "clock", "clock64"}  # fmt: skip
+
+
 class Mem(NamedTuple):
     """A memory operand: ``[base+offset]``, the offset in bytes."""
 
