@@ -1,0 +1,243 @@
+"""NVIDIA's command-line tools: where they are, and `ptxas`, which turns PTX into machine code and says what it uses.
+
+ptxc needs none of them to compile. With ptxas it can check its text and report registers, spills and memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ptxc.errors import ToolchainError
+from ptxc.target import PTX_RELEASES, TARGETS
+
+#: The Python package that contains ptxas and nvcc, and the last one whose ptxas knows the GPUs before sm_75.
+_PACKAGE: Final = "nvidia-cuda-nvcc"
+_PACKAGE_12: Final = "nvidia-cuda-nvcc-cu12"
+
+#: The Python packages that contain other tools.
+_PACKAGES: Final[Mapping[str, str]] = {"nvdisasm": "nvidia-cuda-nvdisasm"}
+
+#: How many seconds of wall-clock time a call of ptxas may take.
+TIME_LIMIT: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes of the machine, as ptxas reports it. Sizes are in bytes, for one thread or one block."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+    #: Constant memory by bank; bank 0 holds the parameters.
+    constant_banks: Mapping[int, int]
+    barriers: int
+
+    @property
+    def constant(self) -> int:
+        """Constant memory of all banks together."""
+        return sum(self.constant_banks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What ptxas made of a PTX module."""
+
+    cubin: bytes
+    #: What each kernel (entry function) uses, by name.
+    kernels: Mapping[str, Resources]
+    warnings: tuple[str, ...]
+    #: The CPU time that ptxas took.
+    seconds: float
+
+
+def find_tool(name: str) -> Path:
+    """The executable of CUDA's tool ``name`` (``ptxas``, ``nvdisasm``, ``nvcc``).
+
+    It is looked for in the environment variable ``PTXC_<NAME>``, which is binding, then on ``PATH``, in
+    ``$CUDA_HOME/bin``, and in NVIDIA's wheels where they are installed beside ptxc.
+    """
+    variable = f"PTXC_{name.upper()}"
+    if named := os.environ.get(variable):
+        found = shutil.which(named)
+        if not found:
+            raise ToolchainError(f"{variable} is {named}, which is no executable file")
+        return Path(found)
+    cuda_home = os.environ.get("CUDA_HOME")
+    folders = [f"{cuda_home}/bin"] if cuda_home else []
+    folders += map(str, _wheel_folders())
+    for folder in (None, *folders):  # None stands for PATH
+        if found := shutil.which(name, path=folder):
+            return Path(found)
+    package = _PACKAGES.get(name, _PACKAGE)
+    looked = [f"${variable} is not set", f"PATH has no {name}"]
+    looked += [f"nor has {folder}" for folder in folders]
+    looked += [] if cuda_home else ["$CUDA_HOME is not set"]
+    raise ToolchainError(
+        f"{name} was not found: {', '.join(looked)}, and the Python package {package} is not installed",
+        hint=f"get it with: pip install {package}",
+    )
+
+
+def find_ptxas() -> Path:
+    """The executable of ptxas: see `find_tool`."""
+    return find_tool("ptxas")
+
+
+def _wheel_folders() -> Iterator[Path]:
+    """The folders of programs in NVIDIA's wheels, the newest CUDA first; nothing is imported."""
+    spec = importlib.util.find_spec("nvidia")
+    for parent in (spec.submodule_search_locations if spec else None) or ():
+        # CUDA 13 and later: nvidia/cu13/bin for all packages. CUDA 12: nvidia/cuda_nvcc/bin, a folder each.
+        together = Path(parent).glob("cu[0-9]*/bin")
+        yield from sorted(together, key=lambda folder: int(folder.parent.name[2:]), reverse=True)
+        yield from sorted(Path(parent).glob("cuda_*/bin"))
+
+
+def assemble(ptx: str, target: str, *, ptxas: Path | None = None, options: Sequence[str] = ()) -> Assembly:
+    """Assemble the module ``ptx`` for the GPU ``target`` (``sm_90a``) with ptxas, and say what its kernels use.
+
+    ``options`` are further arguments for ptxas. A ToolchainError says why there is no ptxas, or quotes what it
+    found wrong in the text.
+    """
+    ptxas = ptxas or find_ptxas()
+    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        command = [str(ptxas), "-v", f"-arch={target}", *options, str(source), "-o", str(cubin)]
+        status, output, seconds = _run(command, TIME_LIMIT)
+        output = output.replace(f"{source}, ", "")
+        if status != 0 or not cubin.exists():
+            raise _refusal(status, output, ptx, target, ptxas)
+        warnings = tuple(f"line {line}: {what}" if line else what for line, what in _messages("warning", output))
+        return Assembly(cubin.read_bytes(), _read_resources(output), warnings, seconds)
+
+
+def _run(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
+    """Run ``command``: its exit status (negative for a signal), what it printed, its CPU seconds.
+
+    The figure of `subprocess` for the CPU time mixes all children of the process; `os.wait4` tells one child's.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group of its own, so that the limit ends its children too
+        )
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} does not run: {error.strerror}") from error
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        os.killpg(process.pid, signal.SIGKILL)
+
+    assert process.stdout is not None
+    timer = threading.Timer(time_limit, expire)
+    timer.start()
+    try:
+        output = process.stdout.read().decode(errors="replace")
+    except BaseException:  # Ctrl-C does not reach the group
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        # From here on nothing kills: once wait4 has taken the child, its number may be another process's.
+        timer.cancel()
+        timer.join()
+        process.stdout.close()
+        _, wait_status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(wait_status)
+    if expired.is_set():
+        raise ToolchainError(f"{command[0]} took longer than {time_limit:g} s and was ended")
+    return process.returncode, output, usage.ru_utime + usage.ru_stime
+
+
+def _read_resources(output: str) -> dict[str, Resources]:
+    """The kernels' figures in what `ptxas -v` prints, in any order of its lines and of the figures in a line."""
+    texts: dict[str, list[str]] = {}
+    kernel: str | None = None
+    for line in output.splitlines():
+        if match := re.search(r"Compiling entry function '(.+)' for '", line):
+            kernel = match[1]
+            texts[kernel] = []
+        elif match := re.search(r"Function properties for (\S+)", line):
+            # Functions that a kernel calls are listed too, under their own names; their figures are not its own.
+            kernel = match[1] if match[1] in texts else None
+        elif kernel:
+            texts[kernel].append(line)
+
+    def figure(pattern: str, text: str) -> int:
+        match = re.search(pattern, text)
+        return int(match[1]) if match else 0
+
+    return {
+        name: Resources(
+            registers=figure(r"Used (\d+) registers", text),
+            spill_stores=figure(r"(\d+) bytes spill stores", text),
+            spill_loads=figure(r"(\d+) bytes spill loads", text),
+            stack=figure(r"(\d+) bytes stack frame", text),
+            shared=figure(r"(\d+) bytes smem", text),
+            constant_banks={int(b): int(n) for n, b in re.findall(r"(\d+) bytes cmem\[(\d+)\]", text)},
+            barriers=figure(r"used (\d+) barriers", text),
+        )
+        for name, text in ((name, "\n".join(lines)) for name, lines in texts.items())
+    }
+
+
+def _messages(kind: str, output: str) -> list[tuple[str, str]]:
+    """The messages of ``kind`` that ptxas printed: the line of the PTX (empty where none is meant), the text."""
+    return re.findall(rf"^ptxas (?:line (\d+); )?(?:{kind}) *: *(.+)$", output, re.MULTILINE)
+
+
+def _refusal(status: int, output: str, ptx: str, target: str, ptxas: Path) -> ToolchainError:
+    """The error for a run of ptxas that made no machine code."""
+    if f"Value '{target}' is not defined for option 'gpu-name'" in output:
+        release = _release(ptxas)
+        return ToolchainError(f"ptxas {release} ({ptxas}) does not know {target}", hint=_who_knows(target, release))
+    if match := re.search(r"Unsupported \.version (\S+); current version is '(.+)'", output):
+        release = next((cuda for version, cuda in PTX_RELEASES.items() if str(version) == match[1]), "")
+        return ToolchainError(
+            f"{ptxas} reads PTX up to version {match[2]}, and the text is PTX {match[1]}",
+            hint=f"CUDA {release}'s reads it: pip install -U {_PACKAGE}" if release else "",
+        )
+    errors = [(line, what) for line, what in _messages("error|fatal", output) if "aborted due to errors" not in what]
+    if not errors:
+        end = f"ended with status {status}" if status else "made no file"
+        return ToolchainError(f"ptxas {end} for {target}: {output.strip()[-500:]}")
+    (line, what), *others = errors
+    lines = ptx.splitlines()
+    quoted = f" at line {line}, `{lines[int(line) - 1].strip()}`" if line and int(line) <= len(lines) else ""
+    more = f" (and {len(others)} more)" if others else ""
+    return ToolchainError(f"ptxas refuses the PTX for {target}{quoted}: {what.rstrip('.')}{more}")
+
+
+def _release(ptxas: Path) -> str:
+    """The CUDA release that ``ptxas`` is of, as in ``13.0``; empty where it does not say."""
+    _, output, _ = _run([str(ptxas), "--version"], 10.0)
+    match = re.search(r"release ([\d.]+)", output)
+    return match[1] if match else ""
+
+
+def _who_knows(target: str, release: str) -> str:
+    """Which ptxas assembles for ``target`` when the one of CUDA ``release`` does not."""
+    known = TARGETS.get(target)
+    if known and release.startswith("13.") and known.sm < 75:
+        return f"CUDA 12 was the last to: set PTXC_PTXAS to the ptxas of: pip install {_PACKAGE_12}"
+    if known and release.startswith("13.") and known.sm == 101:
+        return f"since CUDA 13 it is called sm_110{known.suffix}"
+    since = f"CUDA {PTX_RELEASES[known.ptx]}'s does" if known else "a newer one may"
+    return f"{since}: pip install -U {_PACKAGE}"
