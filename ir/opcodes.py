@@ -6,10 +6,10 @@ A row's signature reads ``results = operands``, one letter an operand:
 T     the bank of the instruction's type (its last modifier): a register or a constant
 U     the same, and the bank of twice its width for ``wide`` forms
 S, D  the last and the last but one modifier's banks (``cvt.D.S``)
-R     b32, whatever the type
+R, B  b32 and b16, whatever the type
 P     pred
 M     a memory operand
-A     a symbol or a register: what ``mov`` and ``cvta`` take the address of
+A     like T, of either bank of that width, or a symbol, of which ``mov`` and ``cvta`` take the address
 I     an integer constant that the instruction encodes
 L     like T, repeated once for each element of a vector (``v2``, ``v4``)
 ?     after a letter: may be left out, from the right
@@ -85,6 +85,7 @@ _INT = "s16 u16 s32 u32 s64 u64"
 _BITS = "b16 b32 b64"
 _REAL = "f32 f64 f16 f16x2 bf16 bf16x2"
 _ROUND = "rn rz rm rp"
+_ALWAYS = Requirement()
 _SM80 = Requirement(80, (7, 0))
 _SM90_BF16 = {"bf16": Requirement(90, (7, 8)), "bf16x2": Requirement(90, (7, 8))}
 _SM80_BF16 = {"bf16": _SM80, "bf16x2": _SM80}
@@ -97,7 +98,7 @@ def _row(
     modifiers: str,
     doc: str,
     *,
-    needs: Requirement = Requirement(),
+    needs: Requirement = _ALWAYS,
     by: dict[str, Requirement] | None = None,
     commutative: bool = False,
 ) -> Opcode:
@@ -110,11 +111,12 @@ def _row(
 MOV = _row("mov", "T = A", PURE, f"pred {_INT} {_BITS} f32 f64", "the operand itself; of a symbol, its address")
 PACK = _row("pack", "T = B B", PURE, "b32", "two b16 halves as one b32, the first in the low half (PTX: mov.b32)")
 UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a b32 (PTX: mov.b32)")
+BITCAST = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
 CVT = _row(
     "cvt", "D = S", PURE,
     f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 b8 {_INT} f16 bf16 f32 f64",
     "conversion between types; to an integer by the rounding named, to a narrower float likewise",
-    by={"bf16": _SM80},
+    by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1))},
 )  # fmt: skip
 CVTA = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
 
@@ -166,8 +168,9 @@ CLZ = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
 
 # Comparing and selecting
 SETP = _row(
-    "setp", "P = T T", PURE, f"eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan ftz {_BITS} {_INT} {_REAL}",
-    "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by=_SM80_BF16,
+    "setp", "P = T T", PURE,
+    f"eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan ftz {_BITS} {_INT} f32 f64 f16 bf16",
+    "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by=_SM90_BF16,
 )  # fmt: skip
 SELP = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
 TESTP = _row("testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class")
@@ -180,13 +183,14 @@ LD = _row(
 ST = _row("st", "= M L", WRITE, f"global shared local volatile v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
 ATOM = _row(
     "atom", "T = M T T?", WRITE,
-    f"global shared relaxed gpu add min max and or xor exch cas noftz {_BITS} s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
+    f"global shared relaxed gpu add min max and or xor exch cas noftz {_BITS} "
+    "s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
     "read, combine with b, write back, as one; the result is what was there",
     by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
 )  # fmt: skip
 RED = _row(
     "red", "= M T", WRITE,
-    f"global shared relaxed gpu add min max and or xor noftz b32 b64 s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
+    "global shared relaxed gpu add min max and or xor noftz b32 b64 s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
     "the same without a result",
     by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
 )  # fmt: skip
@@ -195,13 +199,17 @@ CP_ASYNC = _row(
     "copies c bytes from global to shared memory some time before its group is waited for; of those, the bytes "
     "past the first d are zeros", needs=_SM80,
 )  # fmt: skip
-CP_ASYNC_COMMIT = _row("cp.async.commit_group", "=", WRITE, "", "this thread's copies so far are one group", needs=_SM80)
+CP_ASYNC_COMMIT = _row(
+    "cp.async.commit_group", "=", WRITE, "", "this thread's copies so far are one group", needs=_SM80
+)
 CP_ASYNC_WAIT = _row("cp.async.wait_group", "= I", SYNC, "", "waits until at most a groups are pending", needs=_SM80)
 
 # Threads together
 BAR = _row("bar", "= I I?", SYNC, "sync", "waits for all threads of the CTA, or for b threads at barrier a")
 BAR_WARP = _row("bar.warp.sync", "= R", SYNC, "", "waits for the warp's lanes in the mask a")
-ACTIVEMASK = _row("activemask", "T =", SYNC, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2)))
+ACTIVEMASK = _row(
+    "activemask", "T =", SYNC, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2))
+)
 SHFL = _row("shfl", "T P? = T R R R", SYNC, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d")
 GRID_WAIT = _row(
     "griddepcontrol", "=", SYNC, "wait", "waits until the grids that this one depends on have finished",
@@ -209,7 +217,9 @@ GRID_WAIT = _row(
 )  # fmt: skip
 
 # Control
-BRA = _row("bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second")
+BRA = _row(
+    "bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second"
+)
 RET = _row("ret", "=", END, "", "the thread ends")
 
 # What a pass expands (docs/pipeline.md)
@@ -230,6 +240,8 @@ class Signature(NamedTuple):
     #: How many of the results and operands may not be left out.
     least_results: int
     least_operands: int
+    #: The row's letter for each operand.
+    letters: tuple[str, ...]
 
 
 @cache
@@ -238,25 +250,26 @@ def signature(op: Opcode, mods: tuple[str, ...]) -> Signature | None:
 
     Raises KeyError when a modifier that should name the type does not.
     """
-    letters = (*op.results, *op.operands)
-    if any(letter.endswith("*") for letter in letters):
+    if any(letter.endswith("*") for letter in (*op.results, *op.operands)):
         return None
-    results, least_results = _banks(op.results, mods)
-    operands, least_operands = _banks(op.operands, mods)
-    return Signature(results, operands, least_results, least_operands)
+    results, operands = _spread(op.results, mods), _spread(op.operands, mods)
+    return Signature(
+        tuple(bank(letter[0], mods) for letter in results),
+        tuple(bank(letter[0], mods) for letter in operands),
+        sum(not letter.endswith("?") for letter in results),
+        sum(not letter.endswith("?") for letter in operands),
+        tuple(letter[0] for letter in operands),
+    )
 
 
-def _banks(letters: tuple[str, ...], mods: tuple[str, ...]) -> tuple[tuple[Type | None, ...], int]:
-    banks: list[Type | None] = []
-    least = 0
-    for letter in letters:
-        count = int(mods[-2][1]) if letter == "L" and len(mods) > 1 and mods[-2] in ("v2", "v4") else 1
-        banks += [_bank(letter[0], mods)] * count
-        least += count * (not letter.endswith("?"))
-    return tuple(banks), least
+def _spread(letters: tuple[str, ...], mods: tuple[str, ...]) -> list[str]:
+    """The letters with those of vectors repeated."""
+    elements = {"v2": 2, "v4": 4}.get(("", "", *mods)[-2], 1)
+    return [letter for letter in letters for _ in range(elements if letter == "L" else 1)]
 
 
-def _bank(letter: str, mods: tuple[str, ...]) -> Type | None:
+def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
+    """The bank that a letter of a signature names in the form ``mods``; None for those that name none."""
     before, last = ("", "", *mods)[-2:]
     match letter:
         case "T" | "L" | "S":
@@ -264,8 +277,8 @@ def _bank(letter: str, mods: tuple[str, ...]) -> Type | None:
         case "D":
             return types.OF_MODIFIER[before]
         case "U":
-            bank = types.OF_MODIFIER[last]
-            return {types.B16: B32, B32: types.B64}[bank] if "wide" in mods else bank
+            type = types.OF_MODIFIER[last]
+            return {types.B16: B32, B32: types.B64}[type] if "wide" in mods else type
         case "R":
             return B32
         case "B":

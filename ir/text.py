@@ -23,10 +23,11 @@ def format_kernel(kernel: Kernel) -> str:
     lines = [f"kernel {kernel.name} target {kernel.target} threads {kernel.threads}"]
     if not kernel.ssa:
         lines[0] += " registers"
-    for param in kernel.params:
-        lines.append(f"  param {param.name}: {param.type}" + (f" align {param.align}" if param.align else ""))
-    for shared in kernel.shared:
-        lines.append(f"  shared {shared.name}: {shared.size} align {shared.align}")
+    lines += [
+        f"  param {param.name}: {param.type}" + (f" align {param.align}" if param.align else "")
+        for param in kernel.params
+    ]
+    lines += [f"  shared {shared.name}: {shared.size} align {shared.align}" for shared in kernel.shared]
     for block in kernel.blocks:
         lines.append("")
         lines += format_block(block)
@@ -86,19 +87,21 @@ def format_edge(edge: Edge) -> str:
 
 # ----------------------------------------------------------------------------------------------------- parsing
 
-_NAME = r"[A-Za-z_$][\w.$]*"
+#: How blocks and values may be called.
+NAME = r"[A-Za-z_$][\w.$]*"
 _INT = r"\d{1,20}"
-_HEADER = re.compile(rf"kernel ({_NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
-_PARAM = re.compile(rf"  param ({_NAME}): (u32|u64)(?: align ({_INT}))?$")
-_SHARED = re.compile(rf"  shared ({_NAME}): ({_INT}) align ({_INT})$")
-_BLOCK = re.compile(rf"({_NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
+_HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
+_PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
+_SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
+_BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
 _INSTR = re.compile(
-    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{_NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
+    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
 )
 _OPERAND = re.compile(
-    rf"(?:%(?P<value>{_NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?{_INT})"
-    rf"|\[(?P<base>%?{_NAME})(?P<offset>[+-]{_INT})?\]|(?P<sym>{_NAME}))(?P<args>\(.*?\))?(?:, |$)"
+    rf"(?:%(?P<value>{NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?{_INT})"
+    rf"|\[(?P<base>%?{NAME})(?P<offset>[+-]{_INT})?\]|(?P<sym>{NAME}))(?P<args>\(.*?\))?(?:, |$)"
 )
+
 
 class _Parser:
     """Reads one kernel. Branches may name blocks that come later, so edges are resolved at the end."""
@@ -164,7 +167,7 @@ class _Parser:
         return block
 
     def define(self, text: str) -> Value:
-        match = re.match(rf"%({_NAME}):(\w+)$", text)
+        match = re.match(rf"%({NAME}):(\w+)$", text)
         if match is None or match[2] not in types.BY_NAME:
             raise self.error(f"cannot read the value {text!r}; a definition is %name:type")
         value = self.value(match[1])
@@ -248,7 +251,8 @@ class _Parser:
         return Sym(match["sym"])
 
     def resolve(self) -> None:
-        for self.number, instr, targets in self.edges:
+        for number, instr, targets in self.edges:
+            self.number = number
             edges = []
             for name, texts in targets:
                 block = self.blocks.get(name)
