@@ -9,7 +9,7 @@ S, D  the last and the last but one modifier's banks (``cvt.D.S``)
 R, B  b32 and b16, whatever the type
 P     pred
 M     a memory operand
-A     like T, of either bank of that width, or a symbol, of which ``mov`` and ``cvta`` take the address
+A     like T, or a symbol: ``mov`` reads a special register, ``mov`` and ``cvta`` take an array's address
 I     an integer constant that the instruction encodes
 L     like T, repeated once for each element of a vector (``v2``, ``v4``)
 ?     after a letter: may be left out, from the right
@@ -272,7 +272,7 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
     """The bank that a letter of a signature names in the form ``mods``; None for those that name none."""
     before, last = ("", "", *mods)[-2:]
     match letter:
-        case "T" | "L" | "S":
+        case "T" | "A" | "L" | "S":
             return types.OF_MODIFIER[last]
         case "D":
             return types.OF_MODIFIER[before]
@@ -285,7 +285,7 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
             return types.B16
         case "P":
             return PRED
-    return None  # M, A, I
+    return None  # M, I
 
 
 def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:

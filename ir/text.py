@@ -197,7 +197,6 @@ class _Parser:
         except KeyError:
             raise self.error(f"the modifiers of {match['op']} name no type that it takes") from None
         banks = form.operands if form is not None else ()
-        bank = types.OF_MODIFIER.get(mods[-1], B32) if mods else B32
         instr = Instr(op, mods, results, guard=guard, loc=loc)
         operands: list[Operand] = []
         targets: list[tuple[str, list[str]]] = []
@@ -207,7 +206,7 @@ class _Parser:
                 targets.append((part["sym"], args[1:-1].split(", ") if args else []))
             else:
                 index = len(operands)
-                operands.append(self.operand(part, (banks[index] if index < len(banks) else None) or bank))
+                operands.append(self.operand(part, (banks[index] if index < len(banks) else None) or B32))
         instr.operands = tuple(operands)
         if targets:
             self.edges.append((self.number, instr, targets))

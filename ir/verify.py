@@ -17,7 +17,7 @@ Blocks and edges
 
 Instructions
   11. The modifiers are among the row's, none twice, with a number where the row has a ``=``; the types come last, as
-      many as the row takes, and a vector form stands before its type.
+      many as the row takes, and a vector form stands before its type. The types of ``bitcast`` are equally wide.
   12. There are as many results and operands as the signature says; ``atom`` takes a third operand for ``cas`` alone.
   13. Every result and operand is of the kind and bank that its letter names.
   14. Constants are normalised: integers and predicates signed in their bank's width, floats their bits.
@@ -51,7 +51,7 @@ from typing import NamedTuple
 from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
-from ptxc.ir.opcodes import ATOM, BRA, END, MOV, READ, SYNC, WRITE, Opcode, Signature, bank, signature
+from ptxc.ir.opcodes import ATOM, BITCAST, BRA, END, MOV, READ, SYNC, WRITE, Opcode, Signature, bank, signature
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -156,12 +156,14 @@ class _Form(NamedTuple):
 def _form(op: Opcode, mods: tuple[str, ...], results: int, operands: int) -> _Form:
     faults = [(11, fault) for fault in _modifier_faults(op, mods)]
     if faults:
-        return _Form(tuple(faults))
+        return _Form(tuple(faults))  # what follows reads the types
     name = ".".join((op.name, *mods))
     try:
         row = signature(op, mods) or _repeated(op, mods, operands)
     except KeyError:
         return _Form(((11, f"there is no {name}"),))
+    if op is BITCAST and len({bank.bits for bank in (*row.results, *row.operands) if bank}) > 1:
+        faults.append((11, f"{name} changes the width"))
     least = row.least_operands + (op is ATOM and "cas" in mods)
     most = len(row.operands) - (op is ATOM and "cas" not in mods)
     if not least <= operands <= most:
@@ -189,13 +191,10 @@ def _repeated(op: Opcode, mods: tuple[str, ...], operands: int) -> Signature:
 
 def _slots(row: Signature, mods: tuple[str, ...]) -> tuple[_Slot, ...]:
     spaces = iter([mod for mod in mods if mod in _SPACES])
-    slots = []
-    for letter, own in zip(row.letters, row.operands):
-        if letter == "M":
-            slots.append(_Slot(letter, None, next(spaces, "")))
-        else:
-            slots.append(_Slot(letter, bank("T", mods) if letter == "A" else own))
-    return tuple(slots)
+    return tuple(
+        _Slot(letter, bank, next(spaces, "") if letter == "M" else "")
+        for letter, bank in zip(row.letters, row.operands)
+    )
 
 
 def _modifier_faults(op: Opcode, mods: tuple[str, ...]) -> Iterator[str]:
@@ -205,16 +204,15 @@ def _modifier_faults(op: Opcode, mods: tuple[str, ...]) -> Iterator[str]:
             yield f"{op} has no modifier {mod}"
         elif name.endswith("=") and not mod[len(name) :].isdecimal():
             yield f"the modifier {name} of {op} takes a number"
-    wanted = 2 if "D" in op.results else int(not op.modifiers.isdisjoint(types.OF_MODIFIER))
-    others = names[: len(names) - wanted]
-    if len(names) < wanted or not types.OF_MODIFIER.keys() >= set(names[len(others) :]):
-        yield f"the modifiers of {op} end in {wanted} types"
-    for name in others:
-        if name in types.OF_MODIFIER:
-            yield f"the type {name} stands before other modifiers"
-        elif others.count(name) > 1:
-            yield f"the modifier {name} stands twice"
-    if not {"v2", "v4"}.isdisjoint(others[:-1]):
+    count = 2 if "D" in op.results else int(not op.modifiers.isdisjoint(types.OF_MODIFIER))
+    rest = names[: max(0, len(names) - count)]
+    if len(names) - len(rest) < count or not types.OF_MODIFIER.keys() >= set(names[len(rest) :]):
+        yield f"{op} ends in {'its type' if count == 1 else 'two types'}"
+    if not types.OF_MODIFIER.keys().isdisjoint(rest):
+        yield f"a type stands before other modifiers of {op}"
+    if len(set(rest)) < len(rest):
+        yield f"a modifier of {op} stands twice"
+    if not {"v2", "v4"}.isdisjoint(rest[:-1]):
         yield "a vector form stands before its type"
 
 
@@ -364,8 +362,8 @@ class _Verifier:
         elif isinstance(operand, Mem) and slot.letter == "M":
             self.address(instr, operand, slot.space)
         elif isinstance(operand, Sym) and slot.letter == "A":
-            self.symbol(instr, operand)
-        elif not (isinstance(operand, Value) and slot.letter == "A" and operand.type.bits == _width(instr)):
+            self.symbol(instr, operand, slot.bank)
+        else:
             self.report(13, f"{_describe(operand)} where {instr.op} takes {slot}")
 
     def constant(self, constant: Const) -> None:
@@ -388,13 +386,17 @@ class _Verifier:
         elif space != "shared" or base.name not in self.arrays:
             self.report(16, f"{base.name} names nothing in {space or 'generic'} space")
 
-    def symbol(self, instr: Instr, symbol: Sym) -> None:
-        name, width = symbol.name, _width(instr)
-        special = instr.op is MOV and name[0] == "%" and name[1:] in SPECIAL
-        if not special and name not in self.arrays:
-            self.report(16, f"{instr.op} does not take {name}")
-        elif bank("T", instr.mods) not in (B32, B64) or (special and width != (64 if name == "%clock64" else 32)):
-            self.report(16, f"{name} is not as wide as the {instr.op} of it")
+    def symbol(self, instr: Instr, symbol: Sym, bank: Type | None) -> None:
+        name = symbol.name
+        if name in self.arrays:
+            banks = [B32, B64]
+        elif instr.op is MOV and name[0] == "%" and name[1:] in SPECIAL:
+            banks = [B64 if name == "%clock64" else B32]
+        else:
+            self.report(16, f"{name} names nothing that {instr.op} takes")
+            return
+        if bank not in banks:
+            self.report(16, f"{name} is {' or '.join(map(str, banks))} where {instr.op} takes {bank}")
 
     def guard(self, instr: Instr, guard: Guard) -> None:
         if guard.predicate.type is not PRED:
@@ -498,10 +500,6 @@ def _uses(instr: Instr) -> list[Value]:
 def _describe(operand: Operand) -> str:
     text = format_operand(operand)
     return f"{text} is {operand.type}" if isinstance(operand, Value | Const) else f"{text} stands"
-
-
-def _width(instr: Instr) -> int:
-    return types.OF_MODIFIER[instr.mods[-1]].bits
 
 
 def _is_power_of_two(number: int) -> bool:
