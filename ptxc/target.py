@@ -38,12 +38,14 @@ class PtxVersion(NamedTuple):
 
 #: Every PTX version that ptxc knows, oldest first, and the CUDA release whose ptxas is the first to read it.
 PTX_RELEASES: Final[Mapping[PtxVersion, str]] = {
-    **{PtxVersion(6, minor): f"9.{minor}" for minor in range(3)},
-    **{PtxVersion(6, minor): f"10.{minor - 3}" for minor in range(3, 6)},
-    **{PtxVersion(7, minor): f"11.{minor}" for minor in range(9)},
-    **{PtxVersion(8, minor): f"12.{minor}" for minor in range(6)},
-    **{PtxVersion(8, minor): f"12.{minor + 1}" for minor in range(6, 9)},
-    **{PtxVersion(9, minor): f"13.{minor}" for minor in range(6)},
+    PtxVersion(major, minor): release
+    for major, releases in (
+        (6, "9.0 9.1 9.2 10.0 10.1 10.2"),
+        (7, "11.0 11.1 11.2 11.3 11.4 11.5 11.6 11.7 11.8"),
+        (8, "12.0 12.1 12.2 12.3 12.4 12.5 12.7 12.8 12.9"),
+        (9, "13.0 13.1 13.2 13.3 13.4 13.5"),
+    )
+    for minor, release in enumerate(releases.split())
 }
 
 

@@ -218,11 +218,12 @@ def _refusal(status: int, output: str, ptx: str, target: str, ptxas: Path) -> To
     if not errors:
         end = f"ended with status {status}" if status else "made no file"
         return ToolchainError(f"ptxas {end} for {target}: {output.strip()[-500:]}")
-    (line, what), *others = errors
+    line = errors[0][0]
+    about_it = [what.rstrip(".") for at, what in errors if at == line]
     lines = ptx.splitlines()
     quoted = f" at line {line}, `{lines[int(line) - 1].strip()}`" if line and int(line) <= len(lines) else ""
-    more = f" (and {len(others)} more)" if others else ""
-    return ToolchainError(f"ptxas refuses the PTX for {target}{quoted}: {what.rstrip('.')}{more}")
+    more = f" (and {len(errors) - len(about_it)} more)" if len(errors) > len(about_it) else ""
+    return ToolchainError(f"ptxas refuses the PTX for {target}{quoted}: {', '.join(about_it)}{more}")
 
 
 def _release(ptxas: Path) -> str:

@@ -1,0 +1,30 @@
+# Shorthands. Each runs in the project's environment, which the first makes (see `run`).
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-13s%s\n", $$1, $$2 }' Makefile
+
+setup:  ## make the environment .venv, or bring it up to date
+	@scripts/setup
+
+test:  ## run the tests
+	@./run pytest -n auto
+
+corpus-less:  ## run the tests as where the folder ../shared with its kernels is absent
+	@PTXC_SHARED=/nonexistent ./run pytest -n auto
+
+lint:  ## check style and types
+	@./run ruff check
+	@./run ruff format --check
+	@./run mypy
+
+format:  ## format the code and repair what ruff can
+	@./run ruff check --fix
+	@./run ruff format
+
+goldens:  ## rewrite the golden files and list what changed
+	@./run pytest --update
+
+bench:  ## run the benchmarks
+	@./run python benchmarks/run.py
+
+.PHONY: help setup test corpus-less lint format goldens bench

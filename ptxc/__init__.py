@@ -1,0 +1,1 @@
+"""ptxc compiles the scheduled Kernel IR of Emmy to NVIDIA PTX."""

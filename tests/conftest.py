@@ -1,0 +1,86 @@
+"""What all tests share: the corpus beside the repository, golden files, tests that need a tool of CUDA."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ptxc.errors import ToolchainError
+from ptxc.toolchain import find_tool
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: The folder of kernels and references that lies beside the repository on some machines.
+SHARED = Path(os.environ.get("PTXC_SHARED", ROOT.parent / "shared"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="run the golden tests alone, and rewrite their files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("update") and os.environ.get("CI") == "true":
+        raise pytest.UsageError("--update rewrites the golden files, which CI must not do")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("update"):
+        others = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        try:
+            find_tool(*marker.args)
+        except ToolchainError as error:
+            pytest.skip(str(error))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = terminalreporter.getreports("passed")
+    for change in sorted(text for report in passed for name, text in report.user_properties if name == "golden"):
+        terminalreporter.write_line(change)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder `SHARED`; a test that asks for it is skipped where there is none."""
+    if not SHARED.is_dir():
+        pytest.skip(f"{SHARED} is not here")
+    return SHARED
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str | None], None]:
+    """``golden(path, text)`` checks that the file holds ``text``, or with ``None`` that there is no such file.
+
+    With ``--update`` it makes it so.
+    """
+
+    def check(path: Path, text: str | None) -> None:
+        before = path.read_text(encoding="utf-8") if path.exists() else None
+        if text == before:
+            return
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        if request.config.getoption("update"):
+            if text is None:
+                path.unlink()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            what = "removed" if text is None else "new" if before is None else "changed"
+            request.node.user_properties.append(("golden", f"{what}: {name}"))
+            return
+        old, new = (f"{lines or ''}".splitlines(keepends=True) for lines in (before, text))
+        diff = "".join(difflib.unified_diff(old, new, f"{name}", "now"))
+        pytest.fail(f"{name} is not what the compiler makes now:\n{diff}\nIf it should be: make goldens", pytrace=False)
+
+    return check
