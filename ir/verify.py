@@ -167,15 +167,16 @@ def _form(op: Opcode, mods: tuple[str, ...], results: int, operands: int) -> _Fo
     least = row.least_operands + (op is ATOM and "cas" in mods)
     most = len(row.operands) - (op is ATOM and "cas" not in mods)
     if not least <= operands <= most:
-        faults.append((12, f"{name} takes {_count(least, most)} operands, not {operands}"))
+        faults.append((12, f"{name} takes {_count(least, most, 'operand')}, not {operands}"))
     least, most = row.least_results, len(row.results)
     if not least <= results <= most:
-        faults.append((12, f"{name} has {_count(least, most)} results, not {results}"))
-    return _Form(tuple(faults), row.results, _slots(row, mods))
+        faults.append((12, f"{name} has {_count(least, most, 'result')}, not {results}"))
+    return _Form(tuple(faults)) if faults else _Form((), row.results, _slots(row, mods))
 
 
-def _count(least: int, most: int) -> str:
-    return f"{least}" if least == most else f"{least} to {most}"
+def _count(least: int, most: int, noun: str) -> str:
+    number = f"{least}" if least == most else f"{least} to {most}"
+    return f"{number} {noun}{'s' * (most != 1)}"
 
 
 def _repeated(op: Opcode, mods: tuple[str, ...], operands: int) -> Signature:
@@ -252,8 +253,9 @@ class _Verifier:
             self.report(2, f"a CTA has 1 to 1024 threads, not {kernel.threads}")
         if not kernel.blocks:
             self.report(3, "the kernel has no block")
+        lines: tuple[Kernel | Param | Shared, ...] = (kernel, *kernel.params, *kernel.shared)
         names: set[str] = set()
-        for line, named in enumerate((kernel, *kernel.params, *kernel.shared)):
+        for line, named in enumerate(lines):
             self.at = (-1, line)
             if not _IDENTIFIER(named.name):
                 self.report(1, f"{named.name!r} is no PTX identifier")
@@ -315,7 +317,7 @@ class _Verifier:
     def targets(self, instr: Instr) -> None:
         wanted = 1 + len(instr.operands) if instr.op is BRA else 0
         if len(instr.targets) != wanted:
-            self.report(6, f"{instr.op} has {wanted} targets here, not {len(instr.targets)}")
+            self.report(6, f"{instr.op} has {_count(wanted, wanted, 'target')} here, not {len(instr.targets)}")
         for edge in instr.targets:
             if edge.block not in self.blocks:
                 self.report(7, f"{edge.block.name} is no block of this kernel")
@@ -326,7 +328,7 @@ class _Verifier:
     def edge(self, edge: Edge) -> None:
         params = edge.block.params
         if len(edge.args) != len(params):
-            self.report(8, f"{edge.block.name} takes {len(params)} values, not {len(edge.args)}")
+            self.report(8, f"{edge.block.name} takes {_count(len(params), len(params), 'value')}, not {len(edge.args)}")
         for arg, param in zip(edge.args, params):
             if not isinstance(arg, Value | Const) or arg.type is not param.type:
                 self.report(8, f"{_describe(arg)} where {edge.block.name} takes {param.type}")
@@ -378,7 +380,7 @@ class _Verifier:
             self.report(15, f"the offset {address.offset} takes more than 32 bits")
         if isinstance(base, Value):
             if space == "param" or (base.type is not B64 and not (base.type is B32 and space == "shared")):
-                self.report(15, f"{_describe(base)} is no base of {space or 'generic'} addresses")
+                self.report(15, f"{_describe(base)}, no base of {space or 'generic'} addresses")
         elif space == "param" and base.name in self.params:
             width = types.BYTES[instr.mods[-1]] * len(instr.results)
             if address.offset or width != types.BYTES.get(self.params[base.name].type):
@@ -400,7 +402,7 @@ class _Verifier:
 
     def guard(self, instr: Instr, guard: Guard) -> None:
         if guard.predicate.type is not PRED:
-            self.report(17, f"{_describe(guard.predicate)} and no guard")
+            self.report(17, f"{_describe(guard.predicate)}, no guard")
         if instr.op.effect in (END, SYNC):
             self.report(17, f"{instr.op} takes no guard")
         elif self.kernel.ssa and instr.results and instr.op.effect not in (READ, WRITE):
