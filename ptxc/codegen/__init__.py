@@ -1,1 +1,1 @@
-"""TBD"""
+"""IR to PTX text."""

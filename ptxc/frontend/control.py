@@ -1,0 +1,350 @@
+"""Statements with bodies: the tile, loops, conditions.
+
+A loop becomes a block that tests at its end (the test before it only where it may not run at all)::
+
+    for (i = start; i < end; i += step) body          before:
+                                                        bra start < end, loop(start, carried), exit(carried)
+                                                      loop(i, carried):
+                                                        body
+                                                        bra i + step < end, loop(i + step, carried'), exit(carried')
+                                                      exit(carried):
+
+``carried`` are the names that the body assigns (accumulators, states). How far a loop is unrolled is decided here,
+because a body lowered again for ``i + step`` finds its addresses in the memo: only their constant part differs.
+
+Sources: ``emmy.compiler.ir.stmt.blocks`` and ``Tile`` of ``emmy.compiler.ir.kernel.ir``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from emmy.compiler.ir.kernel.ir import Tile, TreeHalve, WarpBroadcast, WarpShuffle
+from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend import convert
+from ptxc.frontend.dtypes import F32_T, element_type
+from ptxc.frontend.elementwise import COMBINES
+from ptxc.frontend.linear import INT_MAX, Linear, constant
+from ptxc.frontend.scope import Typed
+from ptxc.ir import opcodes
+
+from ptxc.ir.types import B32, PRED
+from ptxc.ir.values import FALSE, TRUE, Const, Operand, Value
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+# ------------------------------------------------------------------------------------------------------------ tile
+
+
+def tile(k: Lowering, stmt: Tile, path: str) -> None:
+    """Bind the coordinates of this thread's cell, and run the body where the cell lies inside the tile.
+
+    As the last statement it leaves it to a later pass how threads outside are kept from having an effect.
+    """
+    e, b = k.expressions, k.builder
+    extents = [_extent(k, axis) for axis in stmt.axes]
+    coordinates = [k.kernel.value(B32, axis.name) for axis in stmt.axes]
+    inside = k.kernel.value(PRED, "inside")
+    mods = [f"cells={k.signature.cells}", f"aux={stmt.aux_threads}", *_raster(stmt)]
+    operands = tuple(e.register(extent, 32) for extent in extents)
+    b.multi(opcodes.TILE_COORDS, tuple(mods), (*coordinates, inside), operands)
+    k.names.push()
+    for axis, extent, value in zip(stmt.axes, extents, coordinates, strict=True):
+        e.note(value, 0, max(extent.hi - 1, 0))
+        k.names.declare(axis.name, e.registers.linear(value))
+    if k.last:
+        b.effect(opcodes.TILE_GUARD, (), (inside,))
+        k.body(stmt.body, f"{path}.body")
+    else:
+        _branch(k, inside, stmt.body, (), f"{path}.body", "")
+    k.names.pop()
+    e.forget()
+
+
+def _raster(stmt: Tile) -> list[str]:
+    """The grouped visiting order as modifiers, where Emmy's conditions for it hold."""
+    if not (stmt.raster_group and stmt.raster_axes):
+        return []
+    names = [axis.name for axis in stmt.axes]
+    m, n = stmt.raster_axes
+    if m not in names or n not in names or names.index(n) != names.index(m) + 1:
+        return []
+    grouped, other = names.index(m), names.index(n)
+    if stmt.raster_orient != "m":
+        grouped, other = other, grouped
+    group = stmt.raster_group
+    extent = stmt.axes[grouped].extent
+    if stmt.is_static_grid:
+        group = min(group, extent.as_static())
+    return [f"group={group}", f"grouped={grouped}", f"other={other}"] if group > 1 else []
+
+
+def _extent(k: Lowering, axis: Any) -> Linear:
+    extent = axis.extent
+    size = constant(extent.as_static()) if extent.is_static else k.expressions.integer(extent.expr)
+    if size.hi < 1:
+        raise InputError(f"axis {axis.name!r} has the extent {size.hi}", hint="an extent is at least 1")
+    # Loop bounds and coordinates stay int, however large the literal.
+    return Linear(size.terms, size.constant, max(size.lo, 0), min(size.hi, INT_MAX), False)
+
+
+# ----------------------------------------------------------------------------------------------------------- loops
+
+
+def loop(k: Lowering, stmt: Loop, path: str) -> None:
+    """``for axis in 0..extent``, its accumulators declared before it."""
+    if stmt.carries:
+        raise UnsupportedError("a loop that carries a state (Carry) has no form on a GPU", hint="Emmy lowers it away")
+    _seed(k, stmt)
+    end = _extent(k, stmt.axis)
+    _iterate(k, stmt.axis.name, constant(0), end, constant(1), stmt.body, f"{path}.body", stmt.unroll)
+
+
+def strided_loop(k: Lowering, stmt: StridedLoop, path: str) -> None:
+    """``for (axis = start; axis < end; axis += step)``; a stated end can be read as ``<axis>_end`` in the body."""
+    e = k.expressions
+    _seed(k, stmt)
+    start = e.integer(stmt.start)
+    step = constant(stmt.step) if isinstance(stmt.step, int) else e.integer(stmt.step)
+    if step.hi <= 0:
+        raise InputError(f"the loop over {stmt.axis.name!r} steps by {step.hi}", hint="a step is at least 1")
+    k.names.push()
+    if stmt.end is None:
+        end = _extent(k, stmt.axis)
+    else:
+        end = e.integer(stmt.end)
+        k.declare(f"{stmt.axis.name}_end", end)
+    _iterate(k, stmt.axis.name, start, end, step, stmt.body, f"{path}.body", stmt.unroll)
+    k.names.pop()
+
+
+def _seed(k: Lowering, stmt: Loop | StridedLoop) -> None:
+    """Declare what the loop's immediate body accumulates, at the operation's neutral element."""
+    seen = set()
+    for inner in stmt.body:
+        if isinstance(inner, Accum) and inner.name not in seen:
+            seen.add(inner.name)
+            combine = COMBINES.get(inner.op.name)
+            if combine is None:
+                raise InputError(
+                    f"{inner.name!r} accumulates with {inner.op.name!r}, which has no neutral element",
+                    hint=f"accumulate with one of {', '.join(COMBINES)}",
+                )
+            if stmt.seed:
+                type = element_type(inner.dtype.name) if inner.dtype is not None else F32_T
+                k.declare(inner.name, convert.constant(combine[1], type))
+
+
+def _iterate(
+    k: Lowering, var: str, start: Linear, end: Linear, step: Linear, body: Any, path: str, hinted: bool
+) -> None:
+    e = k.expressions
+    first = e.compare("<", start, end)
+    if first == FALSE:
+        return
+    if e.compare(">=", e.registers.add(start, step), end) == TRUE:
+        _once(k, first, {var: start}, body, path)
+        return
+    trips = _trips(start, end, step)
+    factor = unroll_factor(trips, _cost(k, body), hinted)
+    if factor == trips:
+        for trip in range(trips):
+            k.scoped(body, path, {var: e.registers.add(start, step, trip)})
+        return
+    _loop_block(k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index}))
+
+
+def counted(
+    k: Lowering, start: Linear, end: Linear, step: Operand, body: Callable[[Linear], None]
+) -> None:
+    """A loop that carries nothing, for code that no statement spells."""
+    e = k.expressions
+    if isinstance(step, Const):
+        stride = constant(step.bits)
+    else:
+        assert isinstance(step, Value)
+        stride = e.registers.linear(e.note(step, 1, INT_MAX))
+    first = e.compare("<", start, end)
+    if first != FALSE:
+        _loop_block(k, "i", start, end, stride, first, 1, (), body)
+
+
+def _loop_block(
+    k: Lowering, var: str, start: Linear, end: Linear, step: Linear, first: Operand, factor: int,
+    carried_names: Iterable[str], body: Callable[[Linear], None],
+) -> None:  # fmt: skip
+    """Write the blocks of a loop whose body runs ``factor`` times a round. ``first``: whether it runs at all."""
+    e, b = k.expressions, k.builder
+    stride = e.registers.scale(step, factor)
+    limit, advance = e.register(end, 32), e.register(stride, 32)
+    carried = _variables(k, carried_names)
+    before = [k.names.typed(name).operand for name in carried]
+    index = k.kernel.value(B32, var)
+    header = b.new_block(f"loop.{var}")
+    exit_block = b.new_block(f"done.{var}")
+    values = [k.kernel.value(k.names.typed(name).type.bank, name) for name in carried]
+    header.params = [index, *values]
+    entry_args = [e.register(start, 32), *before]
+    if first == TRUE:
+        b.branch(header, entry_args)
+    else:
+        b.branch_if(first, header, exit_block, entry_args, before)
+    loc = b.loc
+    b.start(header)
+    _rebind(k, carried, values)
+    e.enter()
+    e.depth += 1
+    e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
+    current = e.registers.linear(index)
+    for turn in range(factor):
+        body(e.registers.add(current, step, turn))
+    b.loc = loc
+    after = [k.names.typed(name).operand for name in carried]
+    following = b.binary(opcodes.ADD, "s32", index, advance, var)
+    again = b.setp("lt.s32", following, limit)
+    e.depth -= 1
+    e.leave()
+    b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
+    if first != TRUE:
+        exit_block.params = [k.kernel.value(value.type, value.name) for value in values]
+        after = list(exit_block.params)
+    b.start(exit_block)
+    _rebind(k, carried, after)
+
+
+def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are known here as values: what is not is declared inside, or an error there."""
+    return [name for name in names if isinstance(k.names.find(name), Typed)]
+
+
+def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
+    for name, operand in zip(names, operands, strict=True):
+        k.names.assign(name, Typed(operand, k.names.typed(name).type))
+    k.expressions.forget()
+
+
+def _trips(start: Linear, end: Linear, step: Linear) -> int:
+    """How often the loop runs, 0 where that is not constant."""
+    if start.terms or end.terms or step.terms:
+        return 0
+    return -(-(end.constant - start.constant) // step.constant)
+
+
+def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
+    """How many iterations become one: ``trips`` for all of them, 1 for none.
+
+    ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
+    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions.
+    """
+    if trips == 0:
+        return 1
+    if trips * cost <= (128 if hinted else 32):
+        return trips
+    if cost > (256 if hinted else 24):
+        return 1
+    return next(factor for factor in (4, 2, 1) if trips % factor == 0)
+
+
+def _cost(k: Lowering, body: Any) -> int:
+    """The statements in a body, nested ones included."""
+    key = id(body)
+    cost = k.costs.get(key)
+    if cost is None:
+        cost = sum(1 + sum(_cost(k, inner) for inner in stmt.nested()) for stmt in body)
+        k.costs[key] = cost
+    return cost
+
+
+# ------------------------------------------------------------------------------------------------------ conditions
+
+
+def cond(k: Lowering, stmt: Cond, path: str) -> None:
+    """``if (cond) body else else_body``."""
+    predicate = k.expressions.condition(stmt.cond)
+    if isinstance(predicate, Const):
+        chosen, suffix = (stmt.body, "body") if predicate == TRUE else (stmt.else_body, "else_body")
+        k.scoped(chosen, f"{path}.{suffix}")
+        return
+    _branch(k, predicate, stmt.body, stmt.else_body, f"{path}.body", f"{path}.else_body")
+
+
+def _once(k: Lowering, predicate: Operand, binding: dict[str, Linear], body: Any, path: str) -> None:
+    """A loop that runs at most once."""
+    if predicate == TRUE:
+        k.scoped(body, path, binding)
+    else:
+        _branch(k, predicate, body, (), path, "", binding)
+
+
+def _branch(
+    k: Lowering, predicate: Operand, body: Any, else_body: Any, path: str, else_path: str,
+    binding: dict[str, Linear] | None = None,
+) -> None:  # fmt: skip
+    """Blocks for a condition; where they join, names that either side assigned are block parameters."""
+    b = k.builder
+    names = _variables(k, dict.fromkeys((*assigned(k, body), *assigned(k, else_body))))
+    before = [k.names.typed(name).operand for name in names]
+    then, join = b.new_block("then"), b.new_block("join")
+    otherwise = b.new_block("else") if else_body else join
+    loc = b.loc
+    b.branch_if(predicate, then, otherwise, (), () if else_body else before)
+    b.start(then)
+    k.scoped(body, path, binding)
+    b.loc = loc
+    b.branch(join, [k.names.typed(name).operand for name in names])
+    _rebind(k, names, before)
+    if else_body:
+        b.start(otherwise)
+        k.scoped(else_body, else_path)
+        b.loc = loc
+        b.branch(join, [k.names.typed(name).operand for name in names])
+    join.params = [k.kernel.value(k.names.typed(name).type.bank, name) for name in names]
+    b.start(join)
+    _rebind(k, names, join.params)
+
+
+# -------------------------------------------------------------------------------------------------------- analysis
+
+
+def assigned(k: Lowering, body: Any) -> tuple[str, ...]:
+    """Names declared outside ``body`` that its statements may assign, in order of appearance."""
+    key = id(body)
+    found = k.assigned.get(key)
+    if found is None:
+        free: dict[str, None] = {}
+        declared: set[str] = set()
+        for stmt in body:
+            _scan(k, stmt, free, declared)
+        found = k.assigned[key] = tuple(free)
+    return found
+
+
+def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> None:
+    """Add what ``stmt`` assigns to ``free`` and what it declares to ``declared``."""
+    names: Iterable[str] = ()
+    if isinstance(stmt, Accum):
+        names = (stmt.name,)
+    elif isinstance(stmt, (WarpShuffle, WarpBroadcast, TreeHalve)):
+        names = stmt.state
+    elif isinstance(stmt, Load) and stmt.carried:
+        packed = [f"_v_{stmt.names[0]}.{at}" for at in range(len(stmt.names))]
+        names = packed if stmt.carried == "load" else stmt.names
+    elif isinstance(stmt, (Loop, StridedLoop)):
+        if stmt.seed:
+            declared.update(inner.name for inner in stmt.body if isinstance(inner, Accum))
+        names = assigned(k, stmt.body)
+    elif isinstance(stmt, (Cond, Tile)):
+        names = [name for inner in stmt.nested() for name in assigned(k, inner)]
+    elif isinstance(stmt, (Load, Assign, Init, Let, Select)):
+        declared.update(stmt.defines())
+        if isinstance(stmt, Load) and len(stmt.names) > 1:
+            declared.update(f"_v_{stmt.names[0]}.{at}" for at in range(len(stmt.names)))
+    for name in names:
+        if name not in declared:
+            free[name] = None
+
+

@@ -1,0 +1,77 @@
+"""Element types: Emmy's names for them, what they are in memory, and which register holds a value of one.
+
+Sources: ``emmy.compiler.dtype`` (the names), ``emmy.compiler.backend.cuda.dtype`` and ``render_target`` (their C types).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ptxc.errors import UnsupportedError
+from ptxc.ir.types import B16, B32, B64, F32, F64, PRED, Type
+
+
+class ElementType(NamedTuple):
+    """One element type."""
+
+    name: str
+    #: The bank of a register that holds a value of it.
+    bank: Type
+    #: The PTX type of a load or store of one element.
+    memory: str
+    nbytes: int
+    #: The least and greatest integer, None for floats.
+    lo: int | None = None
+    hi: int | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether C computes with it as an integer (bool is not one here: it is a predicate)."""
+        return self.lo is not None
+
+    @property
+    def signed(self) -> bool:
+        """Whether it is a signed integer."""
+        return self.lo is not None and self.lo < 0
+
+
+def _integer(name: str, bits: int, signed: bool) -> ElementType:
+    lo = -(2 ** (bits - 1)) if signed else 0
+    return ElementType(name, B64 if bits == 64 else B32, f"{name.replace('i', 's')}", bits // 8, lo, lo + 2**bits - 1)
+
+
+F32_T = ElementType("f32", F32, "f32", 4)
+F16_T = ElementType("f16", B16, "b16", 2)
+BF16_T = ElementType("bf16", B16, "b16", 2)
+F64_T = ElementType("f64", F64, "f64", 8)
+F16X2_T = ElementType("f16x2", B32, "b32", 4)
+BOOL_T = ElementType("bool", PRED, "u8", 1)
+I32_T = _integer("i32", 32, True)
+I64_T = _integer("i64", 64, True)
+
+_TYPES: dict[str, ElementType] = {
+    t.name: t
+    for t in (
+        F32_T, F16_T, BF16_T, F64_T, F16X2_T, BOOL_T, I32_T, I64_T,
+        _integer("i16", 16, True), _integer("u8", 8, False), _integer("u16", 16, False),
+        _integer("u32", 32, False), _integer("u64", 64, False),
+    )
+}  # fmt: skip
+
+#: What C's names of types mean: ``CastExpr.dtype`` and ``Smem.dtype`` hold these.
+_C_NAMES: dict[str, str] = {
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__half2": "f16x2", "__nv_bfloat16": "bf16",
+    "bfloat16": "bf16", "short": "i16", "int": "i32", "long long": "i64", "unsigned char": "u8",
+    "unsigned short": "u16", "unsigned int": "u32", "unsigned": "u32", "unsigned long long": "u64", "bool": "bool",
+}  # fmt: skip
+
+
+def element_type(name: str) -> ElementType:
+    """The element type with Emmy's or C's ``name``.
+
+    Raises UnsupportedError for one that scalar code cannot compute with (fp8, packed fp4).
+    """
+    found = _TYPES.get(name) or _TYPES.get(_C_NAMES.get(name, ""))
+    if found is None:
+        raise UnsupportedError(f"element type {name!r} is not supported yet")
+    return found

@@ -1,0 +1,308 @@
+"""Emmy's expressions: indices and coordinates, conditions, and the float arithmetic that appears between them.
+
+An integer expression becomes a :class:`Linear`, anything else a :class:`Typed` value. Registers are written only when
+an address, a comparison or an operation needs one (:meth:`Expressions.register`), and the same one again where the
+same expression comes back.
+
+Source: ``emmy.compiler.ir.expr``, each node's ``render``; the C types are those of the CUDA text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FlatIndex, FuncCallExpr, Literal, TernaryExpr, Var
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend import convert, elementwise
+from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType, element_type
+from ptxc.frontend.integers import Integers
+from ptxc.frontend.linear import Linear, constant
+from ptxc.frontend.math import Arithmetic
+from ptxc.frontend.scope import Names, Typed
+from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
+from ptxc.ir.types import PRED
+from ptxc.ir.values import FALSE, TRUE, Const, Operand, Sym, Value, real
+
+#: Comparisons, and what each says of ``left - right``.
+_COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+#: The element type of C's common type of two operands, by which is wider.
+_FLOAT_RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
+
+
+class Expressions(Integers):
+    """Lowers expressions at the place where ``builder`` writes."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        names: Names,
+        arithmetic: Arithmetic,
+        flat_index: Callable[[str, tuple[Expr, ...]], Linear],
+        threads: int,
+    ) -> None:
+        super().__init__(builder)
+        self.names = names
+        self.arithmetic = arithmetic
+        self.flat_index = flat_index
+        self.threads = threads
+        #: Expressions lowered since the innermost scope began, by identity: Emmy's trees share subtrees.
+        self._lowered: dict[int, Linear | Typed] = {}
+
+    # -------------------------------------------------------------------------------------------------- scopes
+
+    def forget(self) -> None:
+        """Names mean something else from here on (a scope began or ended, a name was declared again)."""
+        if self._lowered:
+            self._lowered = {}
+
+    # ------------------------------------------------------------------------------------------------- lowering
+
+    def lower(self, expr: Expr) -> Linear | Typed:
+        """The value of any expression. Raises InputError for an undefined name or operands that do not fit."""
+        key = id(expr)
+        found = self._lowered.get(key)
+        if found is None:
+            found = _LOWER[type(expr)](self, expr) if type(expr) in _LOWER else self._unknown(expr)
+            self._lowered[key] = found
+        return found
+
+    def integer(self, expr: Expr) -> Linear:
+        """The value of an expression that must be an integer (a float is cut toward zero, as C does)."""
+        return self.as_linear(self.lower(expr))
+
+    def integer_of(self, name: str) -> Linear:
+        """The value of a name that must be an integer."""
+        return self.as_linear(self._var(Var(name)))
+
+    def as_linear(self, value: Linear | Typed) -> Linear:
+        """A value as an integer expression."""
+        if isinstance(value, Linear):
+            return value
+        if value.type.is_integer:
+            return self._integer_value(value)
+        return self._integer_value(convert.convert(self.builder, value, I32_T))
+
+    def typed(self, expr: Expr) -> Typed:
+        """The value of an expression in a register of its C type."""
+        return self.as_typed(self.lower(expr))
+
+    def as_typed(self, value: Linear | Typed) -> Typed:
+        """A value in a register of its C type."""
+        if isinstance(value, Typed):
+            return value
+        return Typed(self.register(value), I64_T if self.bits(value) == 64 else I32_T)
+
+    def condition(self, expr: Expr) -> Operand:
+        """Whether an expression is true: a predicate, or the constant TRUE or FALSE where ranges decide it."""
+        return self.as_condition(self.lower(expr))
+
+    def as_condition(self, value: Linear | Typed) -> Operand:
+        """A value as C's ``if`` takes it: not equal to zero."""
+        if isinstance(value, Linear):
+            return self.compare("!=", value, constant(0))
+        if value.type is BOOL_T:
+            return value.operand
+        return convert.truth(self.builder, value)
+
+    def _unknown(self, expr: object) -> Linear | Typed:
+        raise UnsupportedError(f"expression {type(expr).__name__} is not supported yet")
+
+    def _literal(self, expr: Literal) -> Linear | Typed:
+        if isinstance(expr.value, float) or expr.dtype == "float":
+            return Typed(real(F32_T.bank, float(expr.value)), F32_T)
+        return constant(int(expr.value))
+
+    def _var(self, expr: Var) -> Linear | Typed:
+        name: str = expr.name
+        entry = self.names.find(name)
+        if entry is not None:
+            return self._integer_value(entry) if isinstance(entry, Typed) and entry.type.is_integer else entry
+        if name == "lane":
+            return self.modulo(self.special("tid.x"), constant(32))
+        if name == "warp":
+            return self.divide(self.special("tid.x"), constant(32))
+        raise InputError(f"{name!r} is not defined", hint="an axis, a loop or a statement before this one must define it")
+
+    def _integer_value(self, value: Typed) -> Linear:
+        """An integer in a register as an expression; small types and u32 become the C type that holds them."""
+        operand, type = value
+        if isinstance(operand, Const):
+            return constant(operand.bits)
+        assert isinstance(operand, Value) and type.lo is not None and type.hi is not None
+        if type.name == "u32":
+            operand = self.extend(operand, signed=False)
+        self.note(operand, type.lo, type.hi)
+        return self.registers.linear(operand, wide=operand.type.bits == 64)
+
+    def _builtin(self, expr: Builtin) -> Linear:
+        name: str = expr.name
+        if name == "warp_size":
+            return constant(32)
+        kind, _, axis = name.partition(".")
+        special = {"thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid"}.get(kind)
+        if special is None or axis not in ("x", "y", "z"):
+            raise InputError(f"there is no built-in {name!r}")
+        return self.special(f"{special}.{axis}")
+
+    def special(self, name: str) -> Linear:
+        """A special register. Launches are one-dimensional, so the y and z ones are known."""
+        kind, _, axis = name.partition(".")
+        if axis != "x":
+            return constant(0 if kind in ("tid", "ctaid") else 1)
+        if kind == "ntid":
+            return constant(self.threads)
+        key = ("special", name)
+        value = self.memo.get(key)
+        if value is None:
+            hint = {"tid": "tid", "ctaid": "cta", "nctaid": "ctas"}[kind]
+            value = self.remember(key, self.builder.unary(opcodes.MOV, "u32", Sym(f"%{name}"), hint))
+            least, most = (0, self.threads - 1) if kind == "tid" else (0 if kind == "ctaid" else 1, 2**31 - 1)
+            self.note(value, least, most)
+        return self.registers.linear(value)
+
+    # ---------------------------------------------------------------------------------------------- operations
+
+    def _binary(self, expr: BinaryExpr) -> Linear | Typed:
+        op: str = expr.op
+        if op in ("&&", "||"):
+            return Typed(self.logical(op, self.condition(expr.left), self.condition(expr.right)), BOOL_T)
+        left, right = self._number(self.lower(expr.left)), self._number(self.lower(expr.right))
+        if isinstance(left, Linear) and isinstance(right, Linear):
+            if op in _COMPARE:
+                return Typed(self.compare(op, left, right), BOOL_T)
+            return self.arithmetic_op(op, left, right)
+        return self._float_binary(op, left, right)
+
+    def _number(self, value: Linear | Typed) -> Linear | Typed:
+        """C's promotion of a bool to 0 or 1."""
+        if isinstance(value, Typed) and value.type is BOOL_T:
+            return self._integer_value(convert.convert(self.builder, value, I32_T))
+        return value
+
+    def arithmetic_op(self, op: str, left: Linear, right: Linear) -> Linear:
+        """An integer operation in C's meaning (division cuts toward zero)."""
+        match op:
+            case "+":
+                return self.registers.add(left, right)
+            case "-":
+                return self.registers.add(left, right, -1)
+            case "*":
+                return self.multiply(left, right)
+            case "/" | "//":
+                return self.divide(left, right)
+            case "%":
+                return self.modulo(left, right)
+            case "<<" | ">>" | "&" | "|" | "^":
+                return self.bitwise(op, left, right)
+        raise InputError(f"there is no operator {op!r}")
+
+    def _float_binary(self, op: str, left: Linear | Typed, right: Linear | Typed) -> Typed:
+        type = self._common_float(left, right)
+        a, b = (self.to(value, type) for value in (left, right))
+        if op in _COMPARE:
+            return Typed(elementwise.compare(self.builder, _COMPARE[op], a, b), BOOL_T)
+        name = elementwise.OF_OPERATOR.get(op)
+        if name is None:
+            raise InputError(f"{op!r} of floats", hint="only integers have bitwise operators")
+        return elementwise.compute(self.builder, name, (a, b), type, self.arithmetic)
+
+    def _common_float(self, *values: Linear | Typed) -> ElementType:
+        """C's common type of operands of which one is a float."""
+        types = [v.type for v in values if isinstance(v, Typed) and v.type.name in _FLOAT_RANK]
+        if any(isinstance(v, Typed) and v.type.name == "f64" for v in values):
+            return F64_T
+        if types and all(t is types[0] for t in types) and len(types) == len(values):
+            return types[0]
+        return F32_T
+
+    def to(self, value: Linear | Typed, type: ElementType) -> Typed:
+        """``value`` converted as C's assignment to a variable of ``type`` does."""
+        return convert.convert(self.builder, self.as_typed(value), type)
+
+    def _ternary(self, expr: TernaryExpr) -> Linear | Typed:
+        predicate = self.condition(expr.cond)
+        if isinstance(predicate, Const):
+            return self.lower(expr.if_true if predicate == TRUE else expr.if_false)
+        a, b = self._number(self.lower(expr.if_true)), self._number(self.lower(expr.if_false))
+        if isinstance(a, Linear) and isinstance(b, Linear):
+            return self._minimum(expr.cond, a, b) or self.select(predicate, a, b)
+        type = self._common_float(a, b)
+        return self.select_typed(predicate, self.to(a, type), self.to(b, type))
+
+    def select_typed(self, predicate: Operand, a: Typed, b: Typed) -> Typed:
+        """``a`` where ``predicate`` holds, else ``b``, both of one type."""
+        if isinstance(predicate, Const):
+            return a if predicate == TRUE else b
+        if a.operand == b.operand:
+            return a
+        if a.type is BOOL_T:
+            chosen = self.logical("&&", predicate, a.operand)
+            other = self.logical("&&", self.negate(predicate), b.operand)
+            return Typed(self.logical("||", chosen, other), BOOL_T)
+        suffix = a.type.bank.name
+        return Typed(self.builder.selp(suffix, a.operand, b.operand, predicate), a.type)
+
+    def _minimum(self, condition: Expr, a: Linear, b: Linear) -> Linear | None:
+        """``(a < n) ? a : n - 1`` as a minimum: how Emmy keeps an index inside an extent."""
+        if not (isinstance(condition, BinaryExpr) and condition.op == "<"):
+            return None
+        left, bound = self.lower(condition.left), self.lower(condition.right)
+        if not (isinstance(left, Linear) and isinstance(bound, Linear) and left.same(a)):
+            return None
+        last = self.registers.add(bound, constant(1), -1)
+        return self.smaller(a, b) if last.same(b) else None
+
+    def logical(self, op: str, a: Operand, b: Operand) -> Operand:
+        """``a && b`` or ``a || b`` of predicates."""
+        decisive = FALSE if op == "&&" else TRUE
+        if decisive in (a, b):
+            return decisive
+        if isinstance(a, Const):
+            return b
+        if isinstance(b, Const) or a is b:
+            return a
+        opcode = opcodes.AND if op == "&&" else opcodes.OR
+        return self.memoised((op, a, b), lambda: self.builder.emit(opcode, ("pred",), PRED, (a, b), "p"))
+
+    def negate(self, predicate: Operand) -> Operand:
+        """The opposite of a predicate."""
+        if isinstance(predicate, Const):
+            return FALSE if predicate == TRUE else TRUE
+        return self.memoised(("!", predicate), lambda: self.builder.emit(opcodes.NOT, ("pred",), PRED, (predicate,), "p"))
+
+    def _cast(self, expr: CastExpr) -> Linear | Typed:
+        type = element_type(expr.dtype)
+        value = self.lower(expr.expr)
+        if isinstance(value, Linear) and type in (I32_T, I64_T):
+            fits = -(2**31) <= value.lo and value.hi < 2**31
+            if type is I64_T or fits or not value.wide:
+                return self.registers.make(value.terms, value.constant, type is I64_T) if type is I64_T else value
+            return self._integer_value(Typed(self.register(value, 32), I32_T))
+        converted = self.to(value, type)
+        return self._integer_value(converted) if type.is_integer else converted
+
+    def _call(self, expr: FuncCallExpr) -> Linear | Typed:
+        args = [self.lower(arg) for arg in expr.args]
+        if expr.name == "bitwise_count":
+            return self._integer_value(elementwise.popcount(self.builder, self.as_typed(args[0])))
+        if expr.name not in elementwise.FUNCTIONS:
+            raise UnsupportedError(f"function {expr.name!r} is not supported yet")
+        floats = tuple(self.to(arg, F32_T) for arg in args)
+        return elementwise.compute(self.builder, elementwise.FUNCTIONS[expr.name], floats, F32_T, self.arithmetic)
+
+    def _flat_index(self, expr: FlatIndex) -> Linear:
+        return self.flat_index(expr.buffer, expr.index)
+
+
+_LOWER: dict[type, Callable[[Expressions, object], Linear | Typed]] = {
+    Literal: Expressions._literal,
+    Var: Expressions._var,
+    Builtin: Expressions._builtin,
+    BinaryExpr: Expressions._binary,
+    TernaryExpr: Expressions._ternary,
+    CastExpr: Expressions._cast,
+    FuncCallExpr: Expressions._call,
+    FlatIndex: Expressions._flat_index,
+}

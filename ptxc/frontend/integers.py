@@ -1,0 +1,331 @@
+"""Integer arithmetic on index expressions, and the registers that hold their values.
+
+The registers written so far are remembered by what they hold (:attr:`Integers.memo`), so that an expression that
+comes back costs a look-up. What was remembered inside a block is forgotten when control leaves it: its registers do
+not reach further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from ptxc.errors import InputError
+from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, common_factor, constant
+from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
+from ptxc.ir.opcodes import Opcode
+from ptxc.ir.types import B32, B64, PRED
+from ptxc.ir.values import FALSE, TRUE, Operand, Value, integer
+
+
+class Integers:
+    """Integer operations, written where ``builder`` writes."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.registers = Registers()
+        self.memo: dict[Hashable, Value] = {}
+        self._log: list[Hashable] = []
+        self._marks: list[int] = []
+        #: How many loops surround the place that is being written.
+        self.depth = 0
+
+    # -------------------------------------------------------------------------------------------- remembering
+
+    def enter(self) -> None:
+        """What is remembered from here on is forgotten at the matching :meth:`leave`."""
+        self._marks.append(len(self._log))
+
+    def leave(self) -> None:
+        """Forget what was remembered since the matching :meth:`enter`."""
+        mark = self._marks.pop()
+        for key in self._log[mark:]:
+            del self.memo[key]
+        del self._log[mark:]
+
+    def remember(self, key: Hashable, value: Value) -> Value:
+        """Let ``value`` be found under ``key``."""
+        self.memo[key] = value
+        self._log.append(key)
+        return value
+
+    def memoised(self, key: Hashable, write: Callable[[], Value]) -> Value:
+        """The register remembered under ``key``, written by ``write`` if there is none."""
+        value = self.memo.get(key)
+        return value if value is not None else self.remember(key, write())
+
+    def note(self, value: Value, lo: int, hi: int) -> Value:
+        """Let index expressions contain ``value``, which lies in [lo, hi]."""
+        self.registers.add_atom(value, lo, hi, self.depth)
+        return value
+
+    # ------------------------------------------------------------------------------------------------ registers
+
+    def bits(self, a: Linear) -> int:
+        """The width that ``a`` is computed in: 64 only where C does and its range needs it."""
+        return 64 if a.wide and not INT_MIN <= a.lo <= a.hi <= INT_MAX else 32
+
+    def register(self, a: Linear, bits: int = 0) -> Operand:
+        """``a`` in a register of ``bits`` (by default those that it needs), or as a constant."""
+        bits = bits or self.bits(a)
+        type = B64 if bits == 64 else B32
+        if not a.terms:
+            return integer(type, a.constant)
+        key = (bits, a.constant, *self.registers.ordered(a.terms))
+        value = self.memo.get(key)
+        if value is None:
+            value = self._write_sum(a, bits)
+            if key not in self.memo:
+                self.remember(key, value)
+        return value
+
+    def _write_sum(self, a: Linear, bits: int) -> Value:
+        if bits == 64 and self.bits(a) == 32:
+            narrow = self.register(a, 32)
+            assert isinstance(narrow, Value)
+            return self.extend(narrow, signed=a.lo < 0)
+        total: Value | None = None
+        terms = self.registers.ordered(a.terms)
+        for count, (value, coefficient) in enumerate(terms, 1):
+            key = (bits, 0, *terms[:count])
+            partial = self.memo.get(key)
+            if partial is None:
+                partial = self._add_term(total, value, coefficient, bits)
+                if partial is not value:
+                    self.remember(key, partial)
+            total = partial
+        assert total is not None
+        if a.constant:
+            type = B64 if bits == 64 else B32
+            total = self.builder.binary(opcodes.ADD, f"s{bits}", total, integer(type, a.constant))
+        return total
+
+    def _add_term(self, total: Value | None, value: Value, coefficient: int, bits: int) -> Value:
+        """``total + coefficient * value`` in a register of ``bits``."""
+        type = B64 if bits == 64 else B32
+        if bits == 64 and value.type is B32:
+            if coefficient == 1 or not INT_MIN <= coefficient <= INT_MAX:
+                value = self.extend(value, signed=self.registers.atom(value).lo < 0)
+            else:
+                factor = integer(B32, coefficient)
+                if total is None:
+                    return self.builder.emit(opcodes.MUL, ("wide", "s32"), B64, (value, factor))
+                return self.builder.emit(opcodes.MAD, ("wide", "s32"), B64, (value, factor, total))
+        elif bits == 32 and value.type is B64:
+            value = self.memoised(("low", value), lambda: self.builder.cvt("u32.u64", value))
+        if coefficient == 1:
+            return value if total is None else self.builder.binary(opcodes.ADD, f"s{bits}", total, value)
+        if coefficient == -1 and total is not None:
+            return self.builder.binary(opcodes.SUB, f"s{bits}", total, value)
+        factor = integer(type, coefficient)
+        if total is None:
+            return self.builder.emit(opcodes.MUL, ("lo", f"s{bits}"), type, (value, factor))
+        return self.builder.emit(opcodes.MAD, ("lo", f"s{bits}"), type, (value, factor, total))
+
+    def extend(self, value: Value, *, signed: bool) -> Value:
+        """A 32-bit register in 64 bits."""
+        suffix = "s64.s32" if signed else "u64.u32"
+        return self.memoised((suffix, value), lambda: self.builder.cvt(suffix, value))
+
+    # --------------------------------------------------------------------------------------------- arithmetic
+
+    def multiply(self, a: Linear, b: Linear) -> Linear:
+        """``a * b``."""
+        wide = a.wide or b.wide
+        if not b.terms:
+            return self.registers.scale(a, b.constant, wide)
+        if not a.terms:
+            return self.registers.scale(b, a.constant, wide)
+        if len(a.terms) == 1 < len(b.terms) or a.constant == 0 != b.constant:
+            a, b = b, a
+        # A sum times one register: term by term, so that equal products meet again.
+        corners = [x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+        return self._operation("*", opcodes.MUL, ("lo",), a, b, min(corners), max(corners))
+
+    def divide(self, a: Linear, b: Linear) -> Linear:
+        """``a / b`` toward zero."""
+        if not b.terms:
+            if b.constant == 0:
+                raise InputError("a division by zero")
+            if not a.terms:
+                return constant(_truncate(a.constant, b.constant))
+            if a.lo >= 0 and b.constant > 0:
+                return self._divide_by_constant(a, b.constant)
+        if a.lo >= 0 and b.lo > a.hi:
+            return constant(0)
+        bounds = [_truncate(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi) if y] + [0]
+        if b.lo <= 0:
+            bounds += [a.lo, a.hi, -a.lo, -a.hi]
+        return self._operation("/", opcodes.DIV, (), a, b, min(bounds), max(bounds))
+
+    def _divide_by_constant(self, a: Linear, divisor: int) -> Linear:
+        quotient, rest = self.registers.split(a, divisor)
+        if rest.lo < 0:
+            quotient, rest = constant(0), a
+        if rest.hi < divisor:
+            return quotient
+        factor = common_factor(rest.terms.values(), divisor)
+        if factor > 1:
+            rest = self.registers.split(rest, factor)[0]
+        divided = self._operation(
+            "/", opcodes.DIV, (), rest, constant(divisor // factor), 0, rest.hi // (divisor // factor)
+        )
+        return self.registers.add(quotient, divided)
+
+    def modulo(self, a: Linear, b: Linear) -> Linear:
+        """``a % b``, with the sign of ``a``."""
+        if not b.terms:
+            if b.constant == 0:
+                raise InputError("a remainder of a division by zero")
+            if not a.terms:
+                return constant(a.constant - b.constant * _truncate(a.constant, b.constant))
+            if a.lo >= 0 and b.constant > 0:
+                return self._modulo_constant(a, b.constant)
+        if a.lo >= 0 and b.lo > a.hi:
+            return a
+        most = max(abs(b.lo), abs(b.hi)) - 1
+        lo, hi = (max(a.lo, -most) if a.lo < 0 else 0), (min(a.hi, most) if a.hi > 0 else 0)
+        return self._operation("%", opcodes.REM, (), a, b, lo, hi)
+
+    def _modulo_constant(self, a: Linear, divisor: int) -> Linear:
+        rest = self.registers.split(a, divisor)[1]
+        if rest.lo < 0:
+            rest = a
+        if rest.hi < divisor:
+            return rest
+        factor = common_factor(rest.terms.values(), divisor)
+        if factor == 1:
+            return self._operation("%", opcodes.REM, (), rest, constant(divisor), 0, divisor - 1)
+        quotient, low = self.registers.split(rest, factor)
+        reduced = self._operation(
+            "%", opcodes.REM, (), quotient, constant(divisor // factor), 0, divisor // factor - 1
+        )
+        return self.registers.add(low, reduced, factor)
+
+    def smaller(self, a: Linear, b: Linear) -> Linear:
+        """The smaller of two."""
+        if a.hi <= b.lo:
+            return a
+        if b.hi <= a.lo:
+            return b
+        return self._operation("min", opcodes.MIN, (), a, b, min(a.lo, b.lo), min(a.hi, b.hi))
+
+    def bitwise(self, op: str, a: Linear, b: Linear) -> Linear:
+        """``& | ^ << >>``, arithmetic shifts."""
+        if op in ("<<", ">>") and not 0 <= b.lo <= b.hi < 2**31:
+            if not b.terms:
+                raise InputError(f"a shift by {b.constant}", hint="C defines shifts by 0 to the width only")
+        if not a.terms and not b.terms:
+            return constant(_BITWISE[op](a.constant, b.constant))
+        if op in ("<<", ">>") and not b.terms and 0 <= b.constant < 63:
+            if op == "<<":
+                return self.registers.scale(a, 1 << b.constant)
+            if a.lo >= 0:
+                return self.divide(a, constant(1 << b.constant))
+        if op == "&" and a.lo >= 0 and not b.terms and b.constant & (b.constant + 1) == 0 and b.constant >= 0:
+            return self.modulo(a, constant(b.constant + 1))
+        if op in ("<<", ">>"):
+            return self._shift(op, a, b)
+        lo, hi = INT_MIN, INT_MAX
+        if a.wide or b.wide:
+            lo, hi = -(2**63), 2**63 - 1
+        positives = [x.hi for x in (a, b) if x.lo >= 0]
+        if op == "&" and positives:
+            lo, hi = 0, min(positives)
+        elif len(positives) == 2:
+            lo, hi = 0, (1 << max(positives).bit_length()) - 1
+        opcode = {"&": opcodes.AND, "|": opcodes.OR, "^": opcodes.XOR}[op]
+        return self._operation(op, opcode, (), a, b, lo, hi)
+
+    def _shift(self, op: str, a: Linear, b: Linear) -> Linear:
+        bits = self.bits(a)
+        left, by = self.register(a, bits), self.register(b, 32)
+        opcode, suffix = (opcodes.SHL, f"b{bits}") if op == "<<" else (opcodes.SHR, f"s{bits}")
+        value = self.memoised((op, bits, left, by), lambda: self.builder.binary(opcode, suffix, left, by))
+        lo, hi = (a.lo, a.hi) if op == ">>" and a.lo >= 0 else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        self.note(value, 0 if a.lo >= 0 and op == ">>" else lo, hi)
+        return self.registers.linear(value, a.wide)
+
+    def _operation(
+        self, name: str, op: Opcode, mods: tuple[str, ...], a: Linear, b: Linear, lo: int, hi: int
+    ) -> Linear:
+        """``a op b`` in a register of its own, whose range is [lo, hi]."""
+        wide = a.wide or b.wide
+        if not wide:
+            lo, hi = max(lo, INT_MIN), min(hi, INT_MAX)
+        bits = 64 if max(self.bits(a), self.bits(b)) == 64 or (wide and not INT_MIN <= lo <= hi <= INT_MAX) else 32
+        left, right = self.register(a, bits), self.register(b, bits)
+        unsigned = op in (opcodes.DIV, opcodes.REM) and a.lo >= 0 and b.lo >= 0
+        kind = "b" if op in (opcodes.AND, opcodes.OR, opcodes.XOR) else "u" if unsigned else "s"
+        key = (name, kind, bits, left, right)
+        value = self.memo.get(key)
+        if value is None:
+            type = B64 if bits == 64 else B32
+            value = self.remember(key, self.builder.emit(op, (*mods, f"{kind}{bits}"), type, (left, right)))
+            self.note(value, lo, hi)
+        return self.registers.linear(value, wide)
+
+    def select(self, predicate: Operand, a: Linear, b: Linear) -> Linear:
+        """``a`` where ``predicate`` holds, else ``b``."""
+        if a.same(b):
+            return a
+        bits = max(self.bits(a), self.bits(b))
+        left, right = self.register(a, bits), self.register(b, bits)
+        value = self.memoised(
+            ("?", predicate, left, right), lambda: self.builder.selp(f"b{bits}", left, right, predicate)
+        )
+        self.note(value, min(a.lo, b.lo), max(a.hi, b.hi))
+        return self.registers.linear(value, a.wide or b.wide)
+
+    # -------------------------------------------------------------------------------------------- comparisons
+
+    def compare(self, op: str, a: Linear, b: Linear) -> Operand:
+        """Whether ``a op b``: a predicate, or TRUE or FALSE where the ranges decide it."""
+        difference = self.registers.add(a, b, -1)
+        decided = _decide(op, difference.lo, difference.hi)
+        if decided is None:
+            decided = _decide(op, a.lo - b.hi, a.hi - b.lo)
+        if decided is not None:
+            return TRUE if decided else FALSE
+        if not b.terms and a.constant:
+            # The constants together on the right: the register of the sum alone serves other comparisons too.
+            a, b = self.registers.add(a, constant(a.constant), -1), constant(b.constant - a.constant)
+        bits = max(self.bits(a), self.bits(b))
+        left, right = self.register(a, bits), self.register(b, bits)
+        relation = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}[op]
+        key = (op, bits, left, right)
+        return self.memoised(
+            key, lambda: self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
+        )
+
+
+def _truncate(a: int, b: int) -> int:
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def _decide(op: str, lo: int, hi: int) -> bool | None:
+    """Whether ``d op 0`` is the same for every d in [lo, hi]."""
+    match op:
+        case "<":
+            return True if hi < 0 else False if lo >= 0 else None
+        case "<=":
+            return True if hi <= 0 else False if lo > 0 else None
+        case ">":
+            return True if lo > 0 else False if hi <= 0 else None
+        case ">=":
+            return True if lo >= 0 else False if hi < 0 else None
+        case "==":
+            return False if lo > 0 or hi < 0 else True if lo == hi else None
+        case _:
+            return True if lo > 0 or hi < 0 else False if lo == hi else None
+
+
+_BITWISE: dict[str, Callable[[int, int], int]] = {
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << min(b, 64),
+    ">>": lambda a, b: a >> min(b, 64),
+}
+

@@ -1,0 +1,103 @@
+"""From a file, plain or gzip, to the JSON value in it, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections import Counter
+from typing import Any, BinaryIO
+
+from ptxc.errors import InputError
+from ptxc.frontend.reprs import integer
+from ptxc.frontend.vocabulary import Refusal, shown
+
+#: How large a file may be, unpacked. Emmy's largest real kernel is 437 kB.
+MAX_BYTES = 32 << 20
+
+_GZIP = b"\x1f\x8b"
+_HINT = "give a JSON file of Kernel IR, plain or gzip, or - for standard input"
+
+
+def read_json(source: str | os.PathLike[str] | BinaryIO) -> Any:
+    """The JSON value in a path, ``-`` for standard input, or a binary file.
+
+    Raises InputError, without the file's name, for what cannot be read or is no JSON, and for JSON that Emmy
+    does not write: an object that names a key twice, an integer of more than 64 bits.
+    """
+    data = _contents(source)
+    if not data.strip():
+        raise InputError("the file is empty", hint=_HINT)
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_int=_integer)
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text at byte {error.start}", hint=_HINT) from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error}", hint=_HINT) from error
+    except RecursionError as error:
+        raise InputError("the JSON nests too deeply", hint=_HINT) from error
+
+
+def file_name(source: object) -> str:
+    """What to call ``source`` in an error: empty for what has no name."""
+    if isinstance(source, str | os.PathLike):
+        return "<stdin>" if source == "-" else os.fsdecode(source)
+    name = getattr(source, "name", "")
+    return name if isinstance(name, str) else ""
+
+
+def _contents(source: str | os.PathLike[str] | BinaryIO) -> bytes:
+    """The bytes of a file, unpacked."""
+    try:
+        if source == "-":
+            data = _drain(sys.stdin.buffer)
+        elif isinstance(source, str | os.PathLike):
+            with open(source, "rb") as file:
+                data = _drain(file)
+        else:
+            data = _drain(source)
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null character, a file that is closed.
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the file: {reason}", hint=_HINT) from error
+    if not data.startswith(_GZIP):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
+            return _drain(unpacked)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"the gzip data is damaged: {error}", hint="make the file again") from error
+
+
+def _drain(file: BinaryIO | gzip.GzipFile) -> bytes:
+    """Everything in ``file``, if that is no more than MAX_BYTES."""
+    chunks: list[bytes] = []
+    room = MAX_BYTES
+    while chunk := file.read(room + 1):
+        if not isinstance(chunk, bytes):
+            raise InputError("the file is open as text", hint="open it in binary mode")
+        chunks.append(chunk)
+        room -= len(chunk)
+        if room < 0:
+            hint = "give one kernel a file, as Emmy dumps them"
+            raise InputError(f"the file holds more than {MAX_BYTES >> 20} MiB", hint=hint)
+    return b"".join(chunks)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ; Python's parser keeps the last of equal ones."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise InputError(f"a JSON object names {shown(twice)} twice", hint="keep one of the two")
+    return members
+
+
+def _integer(text: str) -> int:
+    try:
+        return integer(text)
+    except Refusal as refusal:
+        raise InputError(f"the JSON holds a number that Emmy does not write: {refusal}") from refusal

@@ -1,0 +1,155 @@
+"""Integer index expressions in a normal form: a sum of registers times constants, plus a constant.
+
+Emmy spells an address as a tree of additions, products, divisions and remainders over the tile's coordinates, and
+spells much of it again in every statement. Here each expression becomes a :class:`Linear`, in which equal expressions
+look equal and terms that cancel are gone. The value range of every register is known, so that
+
+    ((a * 16 + b) * 4) / 64    is    a       where b is below 16
+    ((a * 16 + b) * 4) % 64    is    4 * b
+
+and no division is left. The arithmetic is exact (Python's integers); a C ``int`` expression that could leave 32 bits
+would be undefined in Emmy's CUDA, so ranges of such expressions are cut to 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+from typing import NamedTuple
+
+from ptxc.ir.values import Value
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+class Atom(NamedTuple):
+    """What is known of a register that terms are made of."""
+
+    lo: int
+    hi: int
+    #: Orders the terms of a sum: registers of outer loops first, so that their part of it leaves the loop.
+    rank: int
+
+
+class Linear:
+    """``sum(coefficient * register) + constant`` with its range. Immutable; made by :class:`Registers`."""
+
+    __slots__ = ("constant", "hi", "lo", "terms", "wide")
+
+    def __init__(self, terms: dict[Value, int], constant: int, lo: int, hi: int, wide: bool) -> None:
+        self.terms = terms
+        self.constant = constant
+        self.lo = lo
+        self.hi = hi
+        #: Whether C computes it in 64 bits.
+        self.wide = wide
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no register is in it."""
+        return not self.terms
+
+    def same(self, other: Linear) -> bool:
+        """Whether both always have the same value."""
+        return self.constant == other.constant and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        parts = [f"{c}*{v}" for v, c in self.terms.items()]
+        return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
+
+
+def constant(value: int) -> Linear:
+    """A constant, with C's type for Emmy's spelling of it: beyond 32768 in magnitude it is ``long long``."""
+    return Linear({}, value, value, value, abs(value) > 32768)
+
+
+class Registers:
+    """The registers that terms are made of, with what is known of them; and arithmetic on sums of them."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[Value, Atom] = {}
+
+    def add_atom(self, value: Value, lo: int, hi: int, depth: int) -> None:
+        """Let sums contain ``value``, which lies in [lo, hi] and is defined inside ``depth`` loops."""
+        if value not in self._atoms:
+            self._atoms[value] = Atom(lo, hi, (depth << 32) + len(self._atoms))
+
+    def atom(self, value: Value) -> Atom:
+        """What is known of ``value``."""
+        return self._atoms[value]
+
+    def linear(self, value: Value, wide: bool = False) -> Linear:
+        """The sum that is just ``value``."""
+        lo, hi, _ = self._atoms[value]
+        return Linear({value: 1}, 0, lo, hi, wide)
+
+    def ordered(self, terms: dict[Value, int]) -> list[tuple[Value, int]]:
+        """The terms with registers of outer loops first."""
+        if len(terms) < 2:
+            return list(terms.items())
+        atoms = self._atoms
+        return sorted(terms.items(), key=lambda term: atoms[term[0]].rank)
+
+    def depth(self, value: Value) -> int:
+        """How many loops the definition of ``value`` is in."""
+        return self._atoms[value].rank >> 32
+
+    def make(self, terms: dict[Value, int], offset: int, wide: bool) -> Linear:
+        """The sum of ``terms`` (none with coefficient 0) and ``offset``."""
+        lo = hi = offset
+        atoms = self._atoms
+        for value, coefficient in terms.items():
+            atom = atoms[value]
+            if coefficient > 0:
+                lo += coefficient * atom.lo
+                hi += coefficient * atom.hi
+            else:
+                lo += coefficient * atom.hi
+                hi += coefficient * atom.lo
+        if not wide:
+            # Outside these the C expression overflows, which Emmy's CUDA leaves undefined.
+            lo, hi = max(lo, INT_MIN), min(hi, INT_MAX)
+            if lo > hi:
+                lo, hi = INT_MIN, INT_MAX
+        return Linear(terms, offset, lo, hi, wide)
+
+    def add(self, a: Linear, b: Linear, factor: int = 1) -> Linear:
+        """``a + factor * b``."""
+        wide = a.wide or b.wide
+        if not b.terms:
+            return self.make(a.terms, a.constant + factor * b.constant, wide)
+        if not a.terms and factor == 1:
+            return self.make(b.terms, a.constant + b.constant, wide)
+        terms = dict(a.terms)
+        for value, coefficient in b.terms.items():
+            total = terms.get(value, 0) + factor * coefficient
+            if total:
+                terms[value] = total
+            else:
+                terms.pop(value, None)
+        return self.make(terms, a.constant + factor * b.constant, wide)
+
+    def scale(self, a: Linear, factor: int, wide: bool = False) -> Linear:
+        """``factor * a``, in 64 bits if ``a`` is or ``wide`` says so."""
+        wide = wide or a.wide
+        if factor == 0:
+            return Linear({}, 0, 0, 0, wide)
+        if factor == 1 and wide == a.wide:
+            return a
+        return self.make({v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
+
+    def split(self, a: Linear, divisor: int) -> tuple[Linear, Linear]:
+        """``(q, r)`` with ``a = divisor * q + r``, every term of ``a`` in q that can be."""
+        quotient, rest = divmod(a.constant, divisor)
+        multiples = {v: c // divisor for v, c in a.terms.items() if c % divisor == 0}
+        others = {v: c for v, c in a.terms.items() if c % divisor}
+        return self.make(multiples, quotient, a.wide), self.make(others, rest, a.wide)
+
+
+def common_factor(terms: Iterable[int], divisor: int) -> int:
+    """The greatest common divisor of the coefficients and ``divisor``."""
+    factor = divisor
+    for coefficient in terms:
+        factor = gcd(factor, coefficient)
+    return factor

@@ -1,0 +1,261 @@
+"""Kernel IR to IR: one entry function out of one ``KernelOp``.
+
+:class:`Lowering` holds the state of the walk; what each statement means is in the modules beside this one, found
+through :data:`STATEMENTS` (which `ptxc ops` lists).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from emmy.compiler.ir.kernel.ir import KernelOp
+
+from ptxc.errors import CompileError, InputError, UnsupportedError
+from ptxc.frontend.dtypes import I64_T
+from ptxc.frontend.expressions import Expressions
+from ptxc.frontend.linear import INT_MAX, Linear
+from ptxc.frontend.math import Arithmetic
+from ptxc.frontend.memory import POOL, Memory
+from ptxc.frontend.scope import Names, Typed
+from ptxc.frontend.signature import Signature
+from ptxc.frontend.statements import STATEMENTS
+from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
+from ptxc.ir.kernel import Block, Kernel, Param, Shared
+from ptxc.ir.types import B32, B64
+from ptxc.ir.values import FALSE, TRUE, Mem, Operand, Sym, Value
+
+
+class Loc:
+    """Where an instruction comes from: a statement and its place. Its text is made only when someone reads it."""
+
+    __slots__ = ("_text", "path", "stmt")
+
+    def __init__(self, path: str, stmt: Any) -> None:
+        self.path = path
+        self.stmt = stmt
+        self._text = ""
+
+    def __str__(self) -> str:
+        if not self._text:
+            self._text = f"{self.path} {describe(self.stmt)}"
+        return self._text
+
+
+def describe(stmt: Any) -> str:
+    """A statement on one line, as Emmy's own listing shows it."""
+    try:
+        line = stmt.pretty()[0]
+    except Exception:  # Emmy's printing of a statement with odd fields may fail; its name will do.
+        line = type(stmt).__name__
+    line = " ".join(line.split())
+    return line if len(line) <= 100 else line[:97] + "..."
+
+
+class Lowering:
+    """The state of one kernel's lowering."""
+
+    def __init__(self, signature: Signature, target: str, arithmetic: Arithmetic) -> None:
+        self.signature = signature
+        self.arithmetic = arithmetic
+        self.kernel = Kernel(signature.name, target, signature.threads)
+        entry = Block(self.kernel.fresh("entry"))
+        self.kernel.blocks.append(entry)
+        self.builder = Builder(self.kernel, entry)
+        self.names = Names()
+        self.memory = Memory(self.builder, signature)
+        self.expressions = Expressions(
+            self.builder, self.names, arithmetic, self.memory.flat_index, signature.threads
+        )
+        self.memory.expressions = self.expressions
+        #: Whether the statement being lowered is the kernel's last.
+        self.last = False
+        #: Statements in a body, and outer names that it assigns, by the body's identity.
+        self.costs: dict[int, int] = {}
+        self.assigned: dict[int, tuple[str, ...]] = {}
+
+    # --------------------------------------------------------------------------------------------- statements
+
+    def body(self, stmts: Iterable[Any], path: str, first: int = 0) -> None:
+        """Lower statements in order; ``first`` is the number of the first one in ``path``."""
+        builder = self.builder
+        for index, stmt in enumerate(stmts, first):
+            here = f"{path}[{index}]"
+            lower = STATEMENTS.get(type(stmt))
+            try:
+                if lower is None:
+                    raise UnsupportedError(f"{type(stmt).__name__} is not supported yet", hint="see `ptxc ops`")
+                builder.loc = Loc(here, stmt)
+                lower(self, stmt, here)
+            except CompileError as error:
+                if not error.statement:
+                    error.at(statement=f"{here} {describe(stmt)}")
+                raise
+
+    def scoped(self, stmts: Iterable[Any], path: str, binding: dict[str, Linear] | None = None) -> None:
+        """Lower statements in a scope of their own, which begins with the names of ``binding``."""
+        with self.scope():
+            for name, value in (binding or {}).items():
+                self.names.declare(name, value)
+            self.body(stmts, path)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A C scope: names declared and registers remembered in it are unknown after it."""
+        self.names.push()
+        self.expressions.enter()
+        self.expressions.forget()
+        yield
+        self.expressions.leave()
+        self.expressions.forget()
+        self.names.pop()
+
+    def when(self, predicate: Operand, write: Callable[[], None]) -> None:
+        """Run what ``write`` writes where ``predicate`` holds. It may assign no name that is declared outside."""
+        if predicate == FALSE:
+            return
+        if predicate == TRUE:
+            with self.scope():
+                write()
+            return
+        builder = self.builder
+        then, join = builder.new_block("then"), builder.new_block("join")
+        builder.branch_if(predicate, then, join)
+        builder.start(then)
+        with self.scope():
+            write()
+        builder.branch(join)
+        builder.start(join)
+
+    # ----------------------------------------------------------------------------------------------- interface
+
+    def prologue(self) -> None:
+        """The parameters, the shared arrays, and what runs before the first statement."""
+        signature, builder = self.signature, self.builder
+        if int("".join(filter(str.isdigit, self.kernel.target))) >= 90:
+            # Programmatic dependent launch: wait for the grid ahead before touching memory.
+            builder.effect(opcodes.GRID_WAIT, ("wait",))
+        for parameter in signature.parameters:
+            if parameter.is_pointer:
+                buffer = signature.buffers.get(parameter.buffer)
+                plain = parameter.role in ("input", "output") and buffer is not None
+                align = self.memory.type_of(parameter.buffer).nbytes if plain else 8
+                self.kernel.params.append(Param(parameter.name, "u64", 4 if parameter.role == "zero" else align))
+            else:
+                self.kernel.params.append(Param(parameter.name, "u32"))
+            self.kernel.reserve(parameter.name)
+        for parameter in signature.parameters:
+            self._receive(parameter.name, parameter.role, parameter.buffer)
+        for name, page in signature.paged.items():
+            if page.whole:
+                self.memory.pointers[name] = self._pointer_at(self.memory.pointers[name])
+            elif page.start is not None:
+                self._start(page.start)
+        for name in signature.indirect:
+            self._indirect(name)
+        self._shared()
+
+    def _receive(self, name: str, role: str, buffer: str) -> None:
+        """Load one parameter."""
+        builder = self.builder
+        if role == "runtime":
+            value = builder.emit(opcodes.LD, ("param", "u32"), B32, (Mem(Sym(name)),), name)
+            serial = dict(self.signature.serial)
+            low, high = (0, serial[name] - 1) if name in serial else (1, INT_MAX)
+            self.expressions.note(value, low, high)
+            self.names.declare(name, self.expressions.registers.linear(value))
+        elif role in ("table", "selector", "slot", "tensor_map"):
+            return
+        else:
+            self.memory.pointers[buffer] = self._pointer(name)
+
+    def _pointer(self, name: str) -> Value:
+        """A pointer parameter, as an address of global memory."""
+        generic = self.builder.emit(opcodes.LD, ("param", "u64"), B64, (Mem(Sym(name)),), name)
+        return self.builder.emit(opcodes.CVTA, ("to", "global", "u64"), B64, (generic,), name)
+
+    def _pointer_at(self, address: Value, offset: int = 0) -> Value:
+        """The pointer that lies in global memory at ``address``."""
+        generic = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (Mem(address, offset),), "base")
+        return self.builder.emit(opcodes.CVTA, ("to", "global", "u64"), B64, (generic,), "base")
+
+    def _start(self, name: str) -> None:
+        """The position in device memory at which a paged write begins: an i64 scalar, used as an int."""
+        if name in self.memory.starts:
+            return
+        buffer = self.signature.buffers.get(name)
+        if buffer is not None and (buffer.dtype != I64_T.name or any(size != 1 for size in buffer.shape)):
+            raise InputError(f"the paged start {name!r} is no i64 scalar", hint="it is the position that the kernel reads")
+        pointer = self.memory.pointers[name]
+        wide = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (Mem(pointer),), name)
+        position = self.builder.cvt("u32.u64", wide, f"{name}.at")
+        self.expressions.note(position, 0, INT_MAX)
+        self.memory.starts[name] = self.expressions.registers.linear(position)
+
+    def _indirect(self, name: str) -> None:
+        """An indirect input's base: ``table[selector[slot]]``."""
+        builder, e = self.builder, self.expressions
+        slot = builder.emit(opcodes.LD, ("param", "u32"), B32, (Mem(Sym(f"{name}__slot")),), "slot")
+        at = builder.emit(opcodes.MAD, ("wide", "s32"), B64, (slot, builder.int32(4), self._pointer(f"{name}__sel")))
+        chosen = builder.emit(opcodes.LD, ("global", "u32"), B32, (Mem(at),), "chosen")
+        table = self._pointer(f"{name}__table")
+        entry = builder.emit(opcodes.MAD, ("wide", "s32"), B64, (chosen, builder.int32(8), table))
+        self.memory.pointers[name] = self._pointer_at(entry)
+        e.forget()
+
+    def _shared(self) -> None:
+        signature, kernel = self.signature, self.kernel
+        if signature.pool:
+            align = max(16, *(max(self.memory.type_of(s.name).nbytes, s.align) for s in signature.shared.values()))
+            kernel.shared.append(Shared(POOL, 0, align))
+            kernel.reserve(POOL)
+            return
+        for array in signature.shared.values():
+            type = self.memory.type_of(array.name)
+            count = 1
+            for extent in array.extents:
+                count *= extent
+            if array.name in kernel._counters or not array.name.isidentifier():
+                raise InputError(f"the shared array's name {array.name!r} is taken or no identifier", hint="rename it")
+            kernel.shared.append(Shared(array.name, count * type.nbytes, max(type.nbytes, array.align or 0)))
+            kernel.reserve(array.name)
+
+    # -------------------------------------------------------------------------------------------------- values
+
+    def value(self, name: str) -> Typed:
+        """The value of a name, a register of its C type where it is an index."""
+        entry = self.names.find(name)
+        if isinstance(entry, Linear):
+            return self.expressions.as_typed(entry)
+        return self.names.typed(name)
+
+    def declare(self, name: str, entry: Typed | Linear) -> None:
+        """Bind a name in the innermost scope."""
+        if self.names.find(name) is not None:
+            self.expressions.forget()
+        self.names.declare(name, entry)
+
+    def assign(self, name: str, value: Typed) -> None:
+        """Give a declared name a new value; expressions that read the old one are not remembered."""
+        self.names.assign(name, value)
+        self.expressions.forget()
+
+
+def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmetic) -> Kernel:
+    """Lower one kernel to IR in SSA form.
+
+    Raises InputError, UnsupportedError or TargetError with the statement's place.
+    """
+    lowering = Lowering(signature, target, arithmetic)
+    lowering.prologue()
+    *before, last = op.body
+    lowering.body(before, "body")
+    lowering.last = True
+    lowering.body((last,), "body", len(before))
+    lowering.builder.loc = ""
+    lowering.builder.ret()
+    return lowering.kernel
+
+

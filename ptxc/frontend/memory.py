@@ -1,0 +1,311 @@
+"""Buffers: where an element lies, and loads and stores of it.
+
+An element's index is flattened row by row into one :class:`Linear` (Emmy's ``render_index``). The constant part of it
+becomes the immediate offset of the memory operand, the rest registers: for global memory one 64-bit pointer for each
+different sum, built up from what outer loops know; for shared memory a 32-bit sum on the array's address.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from emmy.compiler.dim import DYNAMIC_DIM_MAX
+from emmy.compiler.ir.expr import Expr
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend.convert import convert
+from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type
+from ptxc.frontend.expressions import Expressions
+from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
+from ptxc.frontend.scope import Typed
+from ptxc.frontend.signature import Buffer, Paged, Signature
+from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
+from ptxc.ir.types import B16, B32, B64, OF_MODIFIER
+from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
+
+if TYPE_CHECKING:
+    from emmy.compiler.ir.kernel.ir import Smem
+
+#: The dynamic pool's name in the PTX text.
+POOL = "_smem_pool"
+
+#: The XOR swizzles of shared slabs: how far the row bits are above the chunk bits, and which of them count
+#: (Emmy's ``LDMATRIX_SWIZZLE_XOR``). Element ``e`` moves to ``e ^ (((e >> shift) & mask) << 3)``.
+_SWIZZLES = {"B128": (6, 7), "B64": (6, 3), "B32": (6, 1)}
+_CHUNK_SHIFT = 3
+
+
+class Memory:
+    """The kernel's buffers, and access to them at the place where ``builder`` writes."""
+
+    def __init__(self, builder: Builder, signature: Signature) -> None:
+        self.builder = builder
+        self.signature = signature
+        self.expressions: Expressions  # set by the lowering: indices need expressions, and FlatIndex needs this
+        self.pointers: dict[str, Value] = {}
+        #: Where paged writes start, by the name of the scalar that says so.
+        self.starts: dict[str, Linear] = {}
+
+    # --------------------------------------------------------------------------------------------------- types
+
+    def type_of(self, name: str) -> ElementType:
+        """The element type of a buffer or a shared array. Raises InputError for an unknown one."""
+        shared = self.signature.shared.get(name)
+        return element_type(shared.dtype if shared is not None else self.buffer(name).dtype)
+
+    def buffer(self, name: str) -> Buffer:
+        """A global buffer. Raises InputError where the kernel has none of that name."""
+        buffer = self.signature.buffers.get(name)
+        if buffer is None:
+            raise InputError(
+                f"{name!r} is neither a buffer of the kernel nor a shared array",
+                hint="the node's inputs and outputs, and Smem statements, declare them",
+            )
+        return buffer
+
+    # ------------------------------------------------------------------------------------------------- indices
+
+    def flat_index(self, name: str, index: tuple[Expr, ...], shape: tuple[Any, ...] | None = None) -> Linear:
+        """The row-major element offset of ``name[index]``; ``shape`` overrides the declared one.
+
+        One index alone is a flat offset already. Raises InputError when the indices are not as many as dimensions.
+        """
+        integers = self.expressions
+        if not index:
+            return constant(0)
+        if len(index) == 1:
+            return integers.integer(index[0])
+        shared = self.signature.shared.get(name)
+        if shape is None:
+            shape = shared.extents if shared is not None else self.buffer(name).shape
+        if len(shape) != len(index):
+            raise InputError(
+                f"{name!r} has {len(shape)} dimensions but is indexed with {len(index)}", hint="an index has one entry a dimension"
+            )
+        wide = shared is None and _elements(shape) > INT_MAX
+        total = constant(0)
+        stride: Linear = constant(1)
+        for size, entry in zip(reversed(shape), reversed(index), strict=True):
+            term = integers.multiply(self._widened(integers.integer(entry), wide), stride)
+            total = integers.registers.add(total, term)
+            extent = constant(size) if isinstance(size, int) else integers.integer(size.expr)
+            stride = self._narrowed(integers.multiply(stride, extent))
+        return total
+
+    def _widened(self, a: Linear, wide: bool) -> Linear:
+        return Linear(a.terms, a.constant, a.lo, a.hi, True) if wide else a
+
+    def _narrowed(self, stride: Linear) -> Linear:
+        """A stride is an ``int`` for C however large the literals in it."""
+        return Linear(stride.terms, stride.constant, stride.lo, stride.hi, False) if stride.wide else stride
+
+    def swizzled(self, mode: str, flat: Linear) -> Linear:
+        """Where a swizzled slab keeps element ``flat``. Raises UnsupportedError for a mode that ptxc lacks."""
+        base, _, shift_text = mode.partition("@")
+        if mode == "NONE" or base not in _SWIZZLES:
+            if mode != "NONE":
+                raise UnsupportedError(f"the shared-memory layout {mode!r} is not supported yet")
+            return flat
+        shift, mask = _SWIZZLES[base]
+        if shift_text:
+            if not shift_text.isdigit() or not _CHUNK_SHIFT <= int(shift_text) < 32:
+                raise InputError(f"the swizzle {mode!r} shifts by {shift_text!r}")
+            shift = int(shift_text)
+        e = self.expressions
+        # What lies above every bit that the XOR reads or writes just adds.
+        above, low = e.registers.split(flat, 1 << (shift + mask.bit_length()))
+        if not 0 <= low.lo <= low.hi < 1 << (shift + mask.bit_length()):
+            above, low = constant(0), flat
+        row = e.bitwise("&", e.bitwise(">>", low, constant(shift)), constant(mask))
+        moved = e.bitwise("^", low, e.registers.scale(row, 1 << _CHUNK_SHIFT))
+        return e.registers.add(moved, above, 1 << (shift + mask.bit_length()))
+
+    # ----------------------------------------------------------------------------------------------- addresses
+
+    def locate(self, name: str, index: tuple[Expr, ...], swizzle: str = "NONE", plus: int = 0) -> Mem:
+        """The memory operand of ``name[index]``, its last index raised by ``plus``."""
+        page = self.signature.paged.get(name)
+        if page is not None and not page.whole:
+            return self._paged(name, page, index, plus)
+        flat = self.flat_index(name, index)
+        if plus:
+            flat = self.expressions.registers.add(flat, constant(plus))
+        return self.address(name, self.swizzled(swizzle, flat))
+
+    def address(self, name: str, flat: Linear) -> Mem:
+        """The memory operand of the element at offset ``flat`` of a buffer or a shared array."""
+        nbytes = self.type_of(name).nbytes
+        shared = self.signature.shared.get(name)
+        if shared is not None:
+            return self._shared(shared, flat, nbytes)
+        self.buffer(name)
+        return self._global(self.pointers[name], flat, nbytes)
+
+    def _shared(self, array: Smem, flat: Linear, nbytes: int) -> Mem:
+        pool = self.signature.pool
+        symbol = Sym(POOL if pool else array.name)
+        offset = pool.get(array.name, 0) + flat.constant * nbytes
+        if not flat.terms:
+            return Mem(symbol, offset)
+        e = self.expressions
+        base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
+        e.note(base, 0, INT_MAX)
+        terms = {base: 1, **{value: c * nbytes for value, c in flat.terms.items()}}
+        register = e.register(Linear(terms, 0, 0, INT_MAX, False), 32)
+        assert isinstance(register, Value)
+        return Mem(register, offset)
+
+    def _global(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
+        e = self.expressions
+        groups: dict[int, dict[Value, int]] = {}
+        positive = True
+        for value, coefficient in e.registers.ordered(flat.terms):
+            groups.setdefault(e.registers.depth(value), {})[value] = coefficient
+            positive = positive and coefficient > 0 and e.registers.atom(value).lo >= 0
+        for terms in groups.values():
+            # Part of a sum of non-negative terms cannot leave the range that the whole stays in.
+            pointer = self._advance(pointer, e.registers.make(terms, 0, flat.wide or not positive), nbytes)
+        offset = flat.constant * nbytes
+        if not INT_MIN <= offset <= INT_MAX:
+            far = integer(B64, offset)
+            pointer = e.memoised(("+", pointer, far), lambda: self.builder.binary(opcodes.ADD, "s64", pointer, far))
+            offset = 0
+        return Mem(pointer, offset)
+
+    def _advance(self, pointer: Value, by: Linear, nbytes: int) -> Value:
+        """``pointer`` moved by as many elements."""
+        e = self.expressions
+        if e.bits(by) == 64:
+            index = e.register(by, 64)
+            write = lambda: self.builder.emit(opcodes.MAD, ("lo", "s64"), B64, (index, integer(B64, nbytes), pointer), "addr")  # noqa: E731
+        else:
+            index = e.register(by, 32)
+            write = lambda: self.builder.emit(opcodes.MAD, ("wide", "s32"), B64, (index, integer(B32, nbytes), pointer), "addr")  # noqa: E731
+        return e.memoised(("advance", pointer, index, nbytes), write)
+
+    def _paged(self, name: str, page: Paged, index: tuple[Expr, ...], plus: int) -> Mem:
+        """An element of a paged buffer: its page's base from the table, then its place in the page."""
+        e = self.expressions
+        shape = self.buffer(name).shape
+        if len(index) != len(shape):
+            raise InputError(f"the paged buffer {name!r} has {len(shape)} dimensions but {len(index)} indices")
+        entries = [e.integer(entry) for entry in index]
+        entries[-1] = e.registers.add(entries[-1], constant(plus))
+        position = entries[page.axis]
+        if page.start is not None:
+            position = e.registers.add(self.starts[page.start], position)
+        size = constant(page.page)
+        entries[page.axis] = e.modulo(position, size)
+        table = self._global(self.pointers[name], e.divide(position, size), 8)
+        base = e.memoised(("page", table), lambda: self._load_pointer(table))
+        total, stride = constant(0), constant(1)
+        for axis in reversed(range(len(shape))):
+            total = e.registers.add(total, e.multiply(entries[axis], stride))
+            extent = shape[axis]
+            extent = page.page if axis == page.axis else extent
+            stride = e.multiply(stride, constant(extent) if isinstance(extent, int) else e.integer(extent.expr))
+        return self._global(base, total, self.type_of(name).nbytes)
+
+    def _load_pointer(self, mem: Mem) -> Value:
+        generic = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (mem,), "page")
+        return self.builder.emit(opcodes.CVTA, ("to", "global", "u64"), B64, (generic,), "page")
+
+    # ------------------------------------------------------------------------------------------ loads and stores
+
+    def space(self, name: str) -> tuple[str, ...]:
+        """The state space of a buffer as modifiers; what the kernel never writes is read non-coherently."""
+        if name in self.signature.shared:
+            return ("shared",)
+        return ("global",) if self.buffer(name).written else ("global", "nc")
+
+    def load(self, name: str, mem: Mem, hint: str) -> Typed:
+        """One element, in the buffer's own type."""
+        type = self.type_of(name)
+        b = self.builder
+        kind = "b16" if type.nbytes == 2 else type.memory
+        value = b.emit(opcodes.LD, (*self.space(name), kind), OF_MODIFIER[kind], (mem,), hint)
+        if type is BOOL_T:
+            return Typed(b.setp("ne.s32", value, integer(B32, 0), hint), BOOL_T)
+        if type.nbytes == 2 and type.is_integer:
+            value = b.cvt("s32.s16" if type.signed else "u32.u16", value, hint)
+        return Typed(value, type)
+
+    def load_vector(self, name: str, mem: Mem, type: ElementType, count: int, hint: str) -> list[Value]:
+        """``count`` consecutive elements as the registers of one access: f32 each, or two f16 in each b32."""
+        kind, words = ("f32", count) if type is F32_T else ("b32", count // 2)
+        results = tuple(self.builder.kernel.value(OF_MODIFIER[kind], hint) for _ in range(words))
+        mods = (*self.space(name), *((f"v{words}",) if words > 1 else ()), kind)
+        self.builder.multi(opcodes.LD, mods, results, (mem,))
+        return list(results)
+
+    def unpack(self, words: list[Operand], type: ElementType, hints: tuple[str, ...]) -> list[Typed]:
+        """The elements in the registers of a vector access."""
+        if type is F32_T:
+            return [Typed(word, F32_T) for word in words]
+        elements = []
+        for at, word in enumerate(words):
+            halves = tuple(self.builder.kernel.value(B16, hint) for hint in hints[2 * at : 2 * at + 2])
+            self.builder.multi(opcodes.UNPACK, ("b32",), halves, (word,))
+            elements += [Typed(half, F16_T) for half in halves]
+        return elements
+
+    def store(self, name: str, mem: Mem, value: Typed) -> None:
+        """Store one element, converted to the buffer's type."""
+        type = self.type_of(name)
+        operand = self._stored(convert(self.builder, value, type))
+        kind = "b16" if type.nbytes == 2 else type.memory
+        space = self.space(name)[0]
+        self.builder.effect(opcodes.ST, (space, kind), (mem, operand))
+
+    def _stored(self, value: Typed) -> Operand:
+        """The register that a store of ``value`` takes."""
+        if value.type is BOOL_T:
+            return convert(self.builder, value, I32_T).operand
+        if value.type.nbytes == 2 and value.type.is_integer:
+            if isinstance(value.operand, Const):
+                return integer(B16, value.operand.bits)
+            return self.builder.cvt("u16.u32", value.operand)
+        return value.operand
+
+    def store_vector(self, name: str, mem: Mem, values: list[Typed]) -> None:
+        """Store consecutive elements (f32, or an even number of f16) in one access."""
+        words = [value.operand for value in values]
+        kind = "f32"
+        if values[0].type is F16_T:
+            kind = "b32"
+            b = self.builder
+            words = [b.emit(opcodes.PACK, ("b32",), B32, tuple(words[at : at + 2])) for at in range(0, len(words), 2)]
+        mods = (self.space(name)[0], *((f"v{len(words)}",) if len(words) > 1 else ()), kind)
+        self.builder.effect(opcodes.ST, mods, (mem, *words))
+
+    def store_atomic(self, name: str, mem: Mem, value: Typed) -> None:
+        """Add ``value`` to one element, atomically. Raises UnsupportedError for types that the hardware cannot add."""
+        type = self.type_of(name)
+        kind = _ATOMIC_ADD.get(type.name)
+        if kind is None:
+            raise UnsupportedError(
+                f"there is no atomic addition of {type.name}", hint=f"atomics add {', '.join(_ATOMIC_ADD)}"
+            )
+        operand = convert(self.builder, value, type).operand
+        self.builder.effect(opcodes.RED, (self.space(name)[0], "add", *kind), (mem, operand))
+
+
+#: How atomic additions are spelled; the hardware adds these types only.
+_ATOMIC_ADD: dict[str, tuple[str, ...]] = {
+    "f32": ("f32",), "f64": ("f64",), "f16": ("noftz", "f16"), "bf16": ("noftz", "bf16"), "f16x2": ("noftz", "f16x2"),
+    "i32": ("s32",), "u32": ("u32",), "i64": ("u64",), "u64": ("u64",),
+}  # fmt: skip
+
+
+def vector_width(type: ElementType, count: int) -> bool:
+    """Whether ``count`` elements are one access in Emmy's CUDA."""
+    return count in (2, 4) if type is F32_T else count in (2, 4, 8) if type is F16_T else False
+
+
+def _elements(shape: tuple[Any, ...]) -> int:
+    """How many elements a buffer can have; a symbolic size counts as the largest that Emmy admits."""
+    count = 1
+    for size in shape:
+        count *= size if isinstance(size, int) else DYNAMIC_DIM_MAX
+    return count

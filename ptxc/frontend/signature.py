@@ -1,0 +1,299 @@
+"""A kernel's interface: its parameters, its launch geometry and its shared memory, as Emmy's CUDA lowering derives them.
+
+The PTX that ptxc makes takes the place of Emmy's cubin, so all of this must equal what Emmy tells its launcher
+(``pipeline/passes/lowering/cuda/010_lower_kernelop.py``, ``ir/kernel/render.py``: the signature, ``_launch_bounds_for``
+and ``pack_smem``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from emmy.compiler.dim import Dim, spans_one_page
+from emmy.compiler.ir.axis import Axis
+from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile, TmaDescriptor
+from emmy.compiler.ir.stmt import Write, ZeroPrologue
+
+from ptxc.errors import InputError, TargetError, UnsupportedError
+
+#: The block of a kernel whose tile names none (Emmy's scalar tier).
+DEFAULT_THREADS = 256
+#: Beyond this, the shared arrays are one dynamic pool: no array may be declared larger.
+STATIC_SHARED_LIMIT = 48 * 1024
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A global buffer that the kernel reads or writes. ``shape`` holds numbers and Emmy's symbolic dimensions."""
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...]
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the entry, in order.
+
+    ``role``: ``input``, ``output``, ``zero`` (another kernel's accumulator, which this one zeroes), ``tensor_map``,
+    ``start`` (a device scalar that places a paged write), ``pages`` (a table of a paged buffer's pages),
+    ``table``/``selector``/``slot`` (an indirect input's three) or ``runtime`` (an integer).
+    ``buffer`` is the graph buffer that it stands for, or the runtime integer's name.
+    """
+
+    name: str
+    role: str
+    buffer: str
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is a 64-bit address; the others are 32-bit integers."""
+        return self.role not in ("runtime", "slot")
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A buffer that is a table of equal pages along ``axis`` (the hint ``cuda.paged_buffers``)."""
+
+    axis: int
+    page: int
+    start: str | None
+    #: One page spans the buffer, so its base is the table's only entry.
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Everything about a kernel that its body does not say."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    buffers: dict[str, Buffer]
+    tile: Tile
+    #: Threads of a CTA.
+    threads: int
+    #: Static CTA count, or None where it depends on runtime integers.
+    ctas: int | None
+    runtime: tuple[str, ...]
+    serial: tuple[tuple[str, int], ...]
+    zero: tuple[str, ...]
+    zero_prologues: tuple[str, ...]
+    shared: dict[str, Smem]
+    #: Byte offsets into the dynamic pool; empty where the arrays are static.
+    pool: dict[str, int]
+    shared_bytes: int
+    paged: dict[str, Paged] = field(default_factory=dict)
+    indirect: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> int:
+        """The threads of a CTA that have a cell of the tile of their own (all but the auxiliary ones)."""
+        return self.threads - self.tile.aux_threads
+
+
+def signature_of(op: KernelOp, node_id: str, hints: dict[str, Any]) -> Signature:
+    """Derive a kernel's interface.
+
+    ``hints`` are the graph's (``cuda.indirect_inputs``, ``cuda.paged_buffers``). Raises InputError for a kernel
+    without exactly one tile, with more than 1,024 threads, or with hints that fit no buffer.
+    """
+    tiles = [stmt for stmt in op.body if isinstance(stmt, Tile)]
+    if len(tiles) != 1:
+        raise InputError(
+            f"the kernel has {len(tiles)} tiles at its top level",
+            hint="a kernel is one Tile, after what must run before it",
+        )
+    (tile,) = tiles
+    cells = tile.block_threads if tile.block_threads is not None else DEFAULT_THREADS
+    threads = cells + tile.aux_threads
+    if not 0 < cells <= threads <= MAX_THREADS:
+        raise InputError(
+            f"the tile asks for {threads} threads a CTA",
+            statement="Tile",
+            hint=f"the hardware runs 1 to {MAX_THREADS}; choose a smaller block_threads",
+        )
+    buffers = _buffers(op)
+    paged = _paged(op, hints, buffers)
+    indirect = tuple(name for name in hints.get("cuda.indirect_inputs", ()) if name in op.inputs)
+    runtime = tuple(dict.fromkeys((*_symbols(op), *(axis.name for axis in op.serial))))
+    shared = {stmt.name: stmt for stmt in op.body.iter() if isinstance(stmt, Smem)}
+    pool, shared_bytes = pack_shared(shared)
+    zero = tuple(dict.fromkeys(_atomic_outputs(op)))
+    return Signature(
+        name=op.name or f"k_{node_id}",
+        parameters=_parameters(op, paged, indirect, runtime),
+        buffers=buffers,
+        tile=tile,
+        threads=threads,
+        ctas=-(-tile.n_elements // cells) if tile.is_static_grid else None,
+        runtime=runtime,
+        serial=tuple((axis.name, axis.extent.as_static()) for axis in op.serial),
+        zero=tuple(name for name in zero if name not in op.zero_delegated),
+        zero_prologues=tuple(dict.fromkeys(s.dst for s in op.body.iter() if isinstance(s, ZeroPrologue))),
+        shared=shared,
+        pool=pool if shared_bytes > STATIC_SHARED_LIMIT else {},
+        shared_bytes=shared_bytes,
+        paged=paged,
+        indirect=indirect,
+    )
+
+
+def _buffers(op: KernelOp) -> dict[str, Buffer]:
+    buffers = {}
+    for tensors, written in ((op.inputs, False), (op.outputs, True)):
+        for name, tensor in tensors.items():
+            shape = tuple(d.as_static() if d.is_static else d for d in tensor.shape)
+            buffers[name] = Buffer(name, tensor.dtype.name, shape, written)
+    for stmt in op.body:
+        if isinstance(stmt, ZeroPrologue) and stmt.dst not in buffers:
+            # Another kernel's accumulator: only its size in words is known here.
+            buffers[stmt.dst] = Buffer(stmt.dst, "i32", (int(stmt.words),), True)
+    return buffers
+
+
+def _parameters(
+    op: KernelOp, paged: dict[str, Paged], indirect: tuple[str, ...], runtime: tuple[str, ...]
+) -> tuple[Parameter, ...]:
+    """Inputs, outputs, the starts of paged writes, tensor maps, runtime integers: Emmy's order."""
+    found: list[Parameter] = []
+    zeroed = dict.fromkeys(stmt.dst for stmt in op.body.iter() if isinstance(stmt, ZeroPrologue))
+    for name in op.inputs:
+        if name in indirect:
+            found += [Parameter(f"{name}__{suffix}", role, name) for suffix, role in _INDIRECT]
+        elif name in paged:
+            found.append(Parameter(f"{name}__pages", "pages", name))
+        else:
+            found.append(Parameter(name, "input", name))
+    for name in dict.fromkeys((*op.outputs, *zeroed)):
+        if name in paged:
+            found.append(Parameter(f"{name}__pages", "pages", name))
+        else:
+            found.append(Parameter(name, "zero" if name in zeroed else "output", name))
+    starts = dict.fromkeys(page.start for page in paged.values() if page.start is not None)
+    found += [Parameter(name, "start", name) for name in starts if name not in op.inputs]
+    maps = dict.fromkeys(stmt.name for stmt in op.body.iter() if isinstance(stmt, TmaDescriptor))
+    found += [Parameter(name, "tensor_map", name) for name in maps]
+    found += [Parameter(name, "runtime", name) for name in runtime]
+    names = [parameter.name for parameter in found]
+    for name in names:
+        if not name.isidentifier() or not name.isascii():
+            raise InputError(f"buffer {name!r} cannot be a parameter's name", hint="rename it to a C identifier")
+        if names.count(name) > 1:
+            raise InputError(f"two parameters are called {name!r}", hint="rename the buffer or the symbolic size")
+    return tuple(found)
+
+
+#: What an indirect input's three parameters are called, after its name, and their roles.
+_INDIRECT = (("table", "table"), ("sel", "selector"), ("slot", "slot"))
+
+
+def _paged(op: KernelOp, hints: dict[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
+    """The paged buffers of the kernel, from the hint's (name, axis, page, start) entries."""
+    paged = {}
+    for entry in hints.get("cuda.paged_buffers", ()):
+        try:
+            name, axis, page, start = entry
+        except (TypeError, ValueError):
+            raise InputError(
+                f"the hint cuda.paged_buffers holds {entry!r}", hint="an entry is [buffer, axis, page size, start or null]"
+            ) from None
+        if name not in buffers:
+            continue
+        shape = buffers[name].shape
+        if not (isinstance(axis, int) and isinstance(page, int) and 0 <= axis < len(shape) and page > 0):
+            raise InputError(
+                f"the hint cuda.paged_buffers pages axis {axis!r} of {name!r} by {page!r}",
+                hint=f"{name} has {len(shape)} axes, and a page has at least one element",
+            )
+        tensor = op.inputs.get(name) or op.outputs[name]
+        whole = start is None and spans_one_page(tensor.shape, axis, page)
+        paged[name] = Paged(axis, page, start, whole)
+    _refuse_staging(op, paged)
+    return paged
+
+
+def _refuse_staging(op: KernelOp, paged: dict[str, Paged]) -> None:
+    """A page's base is resolved by loads and stores alone: nothing else may take a paged buffer's address."""
+    split = {name for name, page in paged.items() if not page.whole}
+    if not paged:
+        return
+    for stmt in op.body.iter():
+        if not hasattr(stmt, "index"):
+            touched = split.intersection((*stmt.external_reads(), *stmt.external_writes()))
+            if touched:
+                raise UnsupportedError(
+                    f"{type(stmt).__name__} takes the address of the paged buffer {min(touched)!r}",
+                    hint="choose a schedule that reads it directly",
+                )
+    zeroed = paged.keys() & {*_atomic_outputs(op), *(s.dst for s in op.body.iter() if isinstance(s, ZeroPrologue))}
+    if zeroed:
+        raise UnsupportedError(
+            f"the paged buffer {min(zeroed)!r} would have to be zero before the launch",
+            hint="a page table cannot be cleared; choose a schedule without atomic writes",
+        )
+
+
+def _symbols(op: KernelOp) -> dict[str, None]:
+    """Symbolic sizes that the body needs, in first-seen order.
+
+    Those of axis extents count wherever they appear; names in other expressions only where a buffer's shape has
+    them, since the rest are loop variables and values.
+    """
+    shaped: set[str] = set()
+    for tensor in (*op.inputs.values(), *op.outputs.values()):
+        for dim in tensor.shape:
+            if not dim.is_static:
+                shaped |= dim.expr.free_vars()
+    seen: dict[str, None] = {}
+    for stmt in op.body.iter():
+        axes = stmt.axes if isinstance(stmt, Tile) else (getattr(stmt, "axis", None),)
+        for axis in axes:
+            if isinstance(axis, Axis) and not axis.extent.is_static:
+                seen.update(dict.fromkeys(_variables(axis.extent.expr)))
+        for expr in stmt.exprs():
+            seen.update((name, None) for name in _variables(expr) if name in shaped)
+    return seen
+
+
+def _variables(expr: Any) -> list[str]:
+    """The free variables of an expression, sorted: Emmy takes a set's order, which differs from run to run."""
+    return sorted(expr.free_vars())
+
+
+def _atomic_outputs(op: KernelOp) -> list[str]:
+    """Buffers that atomic writes accumulate into: they must be zero before the launch."""
+    found = []
+    for stmt in op.body.iter():
+        if isinstance(stmt, Write) and stmt.atomic:
+            found.append(stmt.output)
+        elif isinstance(stmt, RegStore) and stmt.atomic:
+            found.append(stmt.dst_buffer)
+    return found
+
+
+def pack_shared(arrays: dict[str, Smem]) -> tuple[dict[str, int], int]:
+    """Byte offsets of the shared arrays in one pool, each aligned to its element or its own ``align``, and the total."""
+    from emmy.compiler.ir.kernel.ir import pack_smem
+
+    offsets, total = pack_smem(arrays.values())
+    return dict(offsets), int(total)
+
+
+def check_shared(signature: Signature, limit: int, target: str) -> None:
+    """Raise TargetError when the kernel's shared memory exceeds what the target lets a CTA have."""
+    if signature.shared_bytes > limit:
+        raise TargetError(
+            f"the kernel uses {signature.shared_bytes} bytes of shared memory, {target} has {limit} for a CTA",
+            hint="choose smaller tiles or fewer stages",
+        )
+
+
+def grid_expression(signature: Signature) -> int | Any:
+    """The number of CTAs: a number, or Emmy's expression over the runtime integers."""
+    if signature.ctas is not None:
+        return signature.ctas
+    count: Dim = signature.tile.n_dim.ceil_div(signature.cells)
+    return count.expr
