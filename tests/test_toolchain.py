@@ -265,9 +265,9 @@ def test_ptxas_does_not_run(script: Script) -> None:
 
 
 def test_ptxas_hangs(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(toolchain, "TIME_LIMIT", 0.3)
+    monkeypatch.setattr(toolchain, "TIME_LIMIT", 1.0)
     script(f"sleep 1000 & echo $! >{tmp_path}/child; wait")
-    with pytest.raises(ToolchainError, match=r"ptxas took longer than 0\.3 s and was ended"):
+    with pytest.raises(ToolchainError, match=r"ptxas took longer than 1 s and was ended"):
         assemble(PTX, "sm_80")
     state = Path("/proc", (tmp_path / "child").read_text().strip(), "status")
     assert not state.exists() or "zombie" in state.read_text()  # its children are ended too
