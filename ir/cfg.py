@@ -64,6 +64,7 @@ def immediate_postdominators(kernel: Kernel) -> dict[Block, Block | None]:
     """
     exit_node = Block("<exit>")
     backward = graph(kernel).reverse(copy=True)
+    backward.add_node(exit_node)
     backward.add_edges_from((exit_node, block) for block in kernel.blocks if not block.successors())
     parents = nx.immediate_dominators(backward, exit_node)
     return {block: None if after is exit_node else after for block, after in parents.items() if block is not exit_node}
@@ -95,7 +96,7 @@ def loops(kernel: Kernel) -> list[Loop]:
         stack = list(latches[header])
         while stack:
             block = stack.pop()
-            if block not in members:
+            if block not in members and block in position:
                 members.add(block)
                 stack += before[block]
         found.append(Loop(header, tuple(block for block in kernel.blocks if block in members)))

@@ -32,9 +32,10 @@ def random_graph(random: Random, kernel: Kernel, count: int) -> None:
         while len(after) < 2 and count > 1 and random.random() < 0.5:
             after.append(random.choice(kernel.blocks[1:]))
     for block, after in zip(kernel.blocks, afters):
+        mods = random.choice(((), ("uni",)))
         predicate = (integer(PRED, -1),) if len(after) == 2 else ()
         targets = tuple(map(Edge, after))
-        block.instrs.append(Instr(opcodes.BRA, (), (), predicate, targets=targets) if after else Instr(opcodes.RET))
+        block.instrs.append(Instr(opcodes.BRA, mods, (), predicate, targets=targets) if after else Instr(opcodes.RET))
 
 
 class _Maker:
