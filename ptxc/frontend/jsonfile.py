@@ -12,8 +12,7 @@ from collections import Counter
 from typing import Any, BinaryIO
 
 from ptxc.errors import InputError
-from ptxc.frontend.reprs import integer
-from ptxc.frontend.vocabulary import Refusal, shown
+from ptxc.frontend.vocabulary import shown
 
 #: How large a file may be, unpacked. Emmy's largest real kernel is 437 kB.
 MAX_BYTES = 32 << 20
@@ -26,17 +25,19 @@ def read_json(source: str | os.PathLike[str] | BinaryIO) -> Any:
     """The JSON value in a path, ``-`` for standard input, or a binary file.
 
     Raises InputError, without the file's name, for what cannot be read or is no JSON, and for JSON that Emmy
-    does not write: an object that names a key twice, an integer of more than 64 bits.
+    does not write: an object that names a key twice, a number of thousands of digits.
     """
     data = _contents(source)
     if not data.strip():
         raise InputError("the file is empty", hint=_HINT)
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object, parse_int=_integer)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text at byte {error.start}", hint=_HINT) from error
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error}", hint=_HINT) from error
+    except ValueError as error:
+        raise InputError("the JSON holds a number of thousands of digits", hint=_HINT) from error
     except RecursionError as error:
         raise InputError("the JSON nests too deeply", hint=_HINT) from error
 
@@ -44,9 +45,10 @@ def read_json(source: str | os.PathLike[str] | BinaryIO) -> Any:
 def file_name(source: object) -> str:
     """What to call ``source`` in an error: empty for what has no name."""
     if isinstance(source, str | os.PathLike):
-        return "<stdin>" if source == "-" else os.fsdecode(source)
-    name = getattr(source, "name", "")
-    return name if isinstance(name, str) else ""
+        name = "<stdin>" if source == "-" else os.fsdecode(source)
+    else:
+        name = str(getattr(source, "name", ""))
+    return name if name.isprintable() else repr(name)
 
 
 def _contents(source: str | os.PathLike[str] | BinaryIO) -> bytes:
@@ -94,10 +96,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise InputError(f"a JSON object names {shown(twice)} twice", hint="keep one of the two")
     return members
-
-
-def _integer(text: str) -> int:
-    try:
-        return integer(text)
-    except Refusal as refusal:
-        raise InputError(f"the JSON holds a number that Emmy does not write: {refusal}") from refusal
