@@ -1,0 +1,19 @@
+"""Running a kernel: one interface, whatever executes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxc.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxc.sim.device import CpuDevice
+
+
+def device(kind: str = "cpu") -> CpuDevice:
+    """The device of that kind; ``cpu`` is the only one so far. Raises UsageError for any other name."""
+    if kind != "cpu":
+        raise UsageError(f"there is no device {kind!r}", hint="the CPU device is 'cpu'")
+    from ptxc.sim.device import CpuDevice
+
+    return CpuDevice()

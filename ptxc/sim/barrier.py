@@ -1,0 +1,213 @@
+"""CTA barriers (PTX ISA 9.7.15.1): ``bar`` and ``barrier``, with ids, thread counts, arrival and reduction.
+
+A warp arrives at a barrier when all of its threads that have not exited have; it then counts as 32 threads. A barrier
+without a count completes when every warp that still has threads has arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ptxc.sim.binding import Modifiers, Reader, Writer, reader, writer
+from ptxc.sim.machine import Active, Machine
+from ptxc.sim.program import Instruction
+from ptxc.sim.scalar import TYPES, Array, Index, Mask
+
+_NAMES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BarrierOperation:
+    """One barrier instruction. ``count`` is None for all threads of the CTA; ``reduce`` is popc, and, or, or empty."""
+
+    instruction: Instruction
+    name: Reader
+    count: Reader | None
+    waits: bool
+    aligned: bool
+    reduce: str = ""
+    predicate: Reader | None = None
+    result: Writer | None = None
+
+
+def barrier_operation(instruction: Instruction) -> BarrierOperation:
+    """The barrier of a ``bar`` or ``barrier`` instruction (``bar.warp`` is another thing)."""
+    m = Modifiers(instruction)
+    m.skip({"cta"})
+    action = m.choice(("sync", "arrive", "red"))
+    aligned = m.flag("aligned") or instruction.opcode == "bar"
+    operands = list(instruction.operands)
+    reduce, predicate, result = "", None, None
+    if action == "red":
+        reduce = m.choice(("popc", "and", "or"))
+        kind = m.type("u32 pred")
+        result = writer(operands.pop(0), kind, instruction)
+        predicate = reader(operands.pop(), TYPES["pred"], instruction)
+    m.finish()
+    name = reader(operands[0], TYPES["u32"], instruction)
+    count = reader(operands[1], TYPES["u32"], instruction) if len(operands) > 1 else None
+    return BarrierOperation(instruction, name, count, action != "arrive", aligned, reduce, predicate, result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Threads that wait at a barrier, and the block where they go on."""
+
+    operation: BarrierOperation
+    index: Index
+    next_block: int
+
+
+@dataclass(slots=True)
+class _State:
+    """One barrier of every CTA of the batch: who has arrived, who waits, how many threads are expected.
+
+    ``expected`` is 0 for all threads; ``values`` are the predicates of a reduction.
+    """
+
+    arrived: Mask
+    expected: Array
+    values: Mask
+    waiting: list[Waiting] = field(default_factory=list)
+
+
+class Barriers:
+    """The sixteen barriers of every CTA of a batch."""
+
+    def __init__(self, m: Machine) -> None:
+        self._m = m
+        self._states: dict[int, _State] = {}
+
+    @property
+    def waiting(self) -> list[tuple[int, Waiting]]:
+        """Every thread that waits, with the barrier's id."""
+        return [(name, entry) for name, state in self._states.items() for entry in state.waiting]
+
+    def arrive(self, operation: BarrierOperation, active: Active, next_block: int) -> list[tuple[int, Index]]:
+        """``active`` threads execute ``operation``. Returns who goes on now, and at which block."""
+        m = self._m
+        names = m.compress(operation.name(m, active), active)
+        going: list[tuple[int, Index]] = []
+        for name in np.unique(names).tolist():
+            chosen = m.select(active, operation.name(m, active) == name)
+            if chosen is None:
+                continue
+            if name >= _NAMES:
+                m.report("sync", "barrier id", f"barrier {name} does not exist", chosen.index)
+            going += self._arrive(int(name), operation, chosen, next_block)
+        return going
+
+    def _arrive(
+        self, name: int, operation: BarrierOperation, active: Active, next_block: int
+    ) -> list[tuple[int, Index]]:
+        m = self._m
+        if active.full and operation.count is None and operation.waits and not operation.reduce:
+            state = self._states.get(name)
+            if state is None or not state.arrived.any():
+                self._completed(np.ones(len(m.geometry.ctas), np.bool_), operation, m.live)
+                return [(next_block, active.index)]
+        state = self._states.get(name)
+        if state is None:
+            ctas = len(m.geometry.ctas)
+            nobody = np.zeros(m.threads, np.bool_)
+            state = _State(nobody, np.zeros(ctas, np.int64), nobody.copy())
+            self._states[name] = state
+        self._note(state, operation, active)
+        going = []
+        if operation.waits:
+            state.waiting.append(Waiting(operation, active.index, next_block))
+        else:
+            going.append((next_block, active.index))
+        return going + self.release(name)
+
+    def _note(self, state: _State, operation: BarrierOperation, active: Active) -> None:
+        m = self._m
+        index = active.index
+        again = state.arrived[index]
+        if again.any() and m.checks.sync:
+            m.report("sync", "arrived twice", "arrives again before the barrier completed", index[again])
+        state.arrived[index] = True
+        if operation.predicate is not None:
+            state.values[index] = m.compress(operation.predicate(m, active), active)
+        ctas = m.geometry.cta_of_slot[index]
+        counts: Array = np.zeros(1, np.int64)
+        if operation.count is not None:
+            counts = m.compress(operation.count(m, active), active).astype(np.int64)
+            bad = np.broadcast_to((counts % 32 != 0) | (counts == 0), index.shape)
+            if bad.any():
+                m.report("sync", "count", "the thread count is no multiple of 32", index[bad])
+        state.expected[ctas] = counts
+
+    def release(self, name: int) -> list[tuple[int, Index]]:
+        """Complete the barrier in every CTA where it can. Returns who goes on, and at which block."""
+        m, state = self._m, self._states[name]
+        live = m.live.reshape(-1, 32)
+        arrived = state.arrived.reshape(-1, 32)
+        warps = (arrived | ~live).all(1) & arrived.any(1)
+        alive = live.any(1)
+        shape = (len(m.geometry.ctas), -1)
+        counts = warps.reshape(shape).sum(1) * 32
+        everyone = (warps | ~alive).reshape(shape).all(1) & (counts > 0)
+        ready = np.where(state.expected > 0, counts >= state.expected, everyone)
+        if not ready.any():
+            return []
+        return self._release(state, ready)
+
+    def _release(self, state: _State, ready: Mask) -> list[tuple[int, Index]]:
+        m = self._m
+        here = np.repeat(ready, m.geometry.slots)
+        going, left = [], []
+        for entry in state.waiting:
+            goes = here[entry.index]
+            if not goes.all():
+                left.append(Waiting(entry.operation, entry.index[~goes], entry.next_block))
+            if goes.any():
+                index = entry.index[goes]
+                going.append((entry.next_block, index))
+                if entry.operation.result is not None:
+                    self._write_result(state, entry.operation, Active(index, False))
+                self._check_aligned(entry.operation, index, state.arrived)
+        state.waiting = left
+        if m.checks.race is not None:
+            m.checks.race.barrier(state.arrived & here)
+        state.arrived &= ~here
+        state.expected[ready] = 0
+        return going
+
+    def _write_result(self, state: _State, operation: BarrierOperation, active: Active) -> None:
+        m = self._m
+        shape = (len(m.geometry.ctas), m.geometry.slots)
+        arrived = state.arrived.reshape(shape)
+        true = (state.values & state.arrived).reshape(shape)
+        assert operation.result is not None
+        result: Array
+        if operation.reduce == "popc":
+            result = true.sum(1).astype(np.uint32)
+        elif operation.reduce == "and":
+            result = (true == arrived).all(1)
+        else:
+            result = true.any(1)
+        operation.result(m, active, result[m.geometry.cta_of_slot[active.index]])
+
+    def _completed(self, ready: Mask, operation: BarrierOperation, arrived: Mask) -> None:
+        """A barrier that every thread reached together completes."""
+        m = self._m
+        if m.checks.race is not None:
+            m.checks.race.barrier(arrived)
+        if m.checks.sync:
+            self._check_aligned(operation, np.flatnonzero(arrived), arrived)
+
+    def _check_aligned(self, operation: BarrierOperation, index: Index, arrived: Mask) -> None:
+        """An aligned barrier is for all threads of its warps, and without a count for all of the CTA."""
+        m = self._m
+        if not m.checks.sync or not operation.aligned:
+            return
+        group = 32 if operation.count is not None else m.geometry.slots
+        groups = np.unique(index // group)
+        slots = (groups[:, None] * group + np.arange(group)).reshape(-1)
+        missing = slots[m.geometry.exists[slots] & ~arrived[slots]]
+        if missing.size:
+            message = "these threads exited or are elsewhere while others execute an aligned barrier"
+            m.report("sync", "aligned", message, missing, instruction=operation.instruction)
