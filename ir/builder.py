@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.opcodes import Opcode
-from ptxc.ir.types import B32, F32, PRED, Type
+from ptxc.ir.types import B32, F32, OF_MODIFIER, PRED, Type
 from ptxc.ir.values import Const, Operand, Value, integer, real
 
 
@@ -87,19 +87,19 @@ class Builder:
     def binary(self, op: Opcode, suffix: str, a: Operand, b: Operand, hint: str = "t") -> Value:
         """``op.suffix a, b`` for an operation whose result has its operands' bank."""
         mods = tuple(suffix.split("."))
-        type = opcodes.types.OF_MODIFIER[mods[-1]]
+        type = OF_MODIFIER[mods[-1]]
         return self.emit(op, mods, type, (a, b), hint)
 
     def unary(self, op: Opcode, suffix: str, a: Operand, hint: str = "t") -> Value:
         """``op.suffix a`` for an operation whose result has its operand's bank."""
         mods = tuple(suffix.split("."))
-        type = opcodes.types.OF_MODIFIER[mods[-1]]
+        type = OF_MODIFIER[mods[-1]]
         return self.emit(op, mods, type, (a,), hint)
 
     def fma(self, suffix: str, a: Operand, b: Operand, c: Operand, hint: str = "t") -> Value:
         """``fma.suffix a, b, c``."""
         mods = tuple(suffix.split("."))
-        return self.emit(opcodes.FMA, mods, opcodes.types.OF_MODIFIER[mods[-1]], (a, b, c), hint)
+        return self.emit(opcodes.FMA, mods, OF_MODIFIER[mods[-1]], (a, b, c), hint)
 
     def setp(self, suffix: str, a: Operand, b: Operand, hint: str = "p") -> Value:
         """``setp.suffix a, b``, such as ``setp("lt.s32", i, n)``."""
@@ -107,13 +107,13 @@ class Builder:
 
     def selp(self, suffix: str, a: Operand, b: Operand, predicate: Operand, hint: str = "t") -> Value:
         """``a`` where ``predicate`` holds, else ``b``."""
-        type = opcodes.types.OF_MODIFIER[suffix]
+        type = OF_MODIFIER[suffix]
         return self.emit(opcodes.SELP, (suffix,), type, (a, b, predicate), hint)
 
     def cvt(self, suffix: str, a: Operand, hint: str = "t") -> Value:
         """``cvt.suffix a``, such as ``cvt("rn.f32.s32", i)``; the last but one modifier is the result's type."""
         mods = tuple(suffix.split("."))
-        return self.emit(opcodes.CVT, mods, opcodes.types.OF_MODIFIER[mods[-2]], (a,), hint)
+        return self.emit(opcodes.CVT, mods, OF_MODIFIER[mods[-2]], (a,), hint)
 
     @staticmethod
     def f32(value: float) -> Const:

@@ -108,7 +108,7 @@ class Shared(NamedTuple):
 class Kernel:
     """One entry function: its interface and its blocks, of which the first is where control enters."""
 
-    __slots__ = ("_counters", "blocks", "name", "params", "shared", "ssa", "target", "threads")
+    __slots__ = ("_counters", "blocks", "name", "params", "registers", "shared", "ssa", "target", "threads")
 
     def __init__(self, name: str, target: str, threads: int) -> None:
         self.name = name
@@ -121,6 +121,8 @@ class Kernel:
         self.blocks: list[Block] = []
         #: Whether each value is defined once and blocks take parameters; false once registers are assigned.
         self.ssa = True
+        #: Registers of each bank, and how many are live at once at most; empty until they are counted.
+        self.registers: dict[Type, tuple[int, int]] = {}
         self._counters: dict[str, int] = dict.fromkeys(SPECIAL, 0)
 
     def fresh(self, hint: str) -> str:

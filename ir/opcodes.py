@@ -36,15 +36,9 @@ from typing import NamedTuple
 
 from ptxc.ir import types
 from ptxc.ir.types import B32, PRED, Type
+from ptxc.target import Requirement
 
 PURE, READ, WRITE, SYNC, END = "PURE", "READ", "WRITE", "SYNC", "END"
-
-
-class Requirement(NamedTuple):
-    """The first target (``80`` for sm_80) and PTX version that have something."""
-
-    sm: int = 0
-    ptx: tuple[int, int] = (6, 0)
 
 
 class Opcode:
@@ -229,7 +223,10 @@ TILE_COORDS = _row(
     "axes' extents. cells: the cells of a CTA, aux: its threads beyond them, group: tiles of the axis at position "
     "`grouped` that are visited before the axis at position `other` advances",
 )  # fmt: skip
-TILE_GUARD = _row("tile.guard", "= P", WRITE, "", "threads for which a is false have no effect from here on")
+TILE_GUARD = _row(
+    "tile.guard", "= P", WRITE, "cta warp lane",
+    "threads for which a is false have no effect from here on; the modifier says in which group a is the same",
+)  # fmt: skip
 
 
 class Signature(NamedTuple):
@@ -290,9 +287,9 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
 
 def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:
     """The first target and PTX version that have the instruction in this form."""
-    sm, ptx = op.needs
+    sm, ptx, only = op.needs
     for mod in mods:
         need = op.by_modifier.get(mod)
         if need is not None:
-            sm, ptx = max(sm, need.sm), max(ptx, need.ptx)
-    return Requirement(sm, ptx)
+            sm, ptx, only = max(sm, need.sm), max(ptx, need.ptx), need.only or only
+    return Requirement(sm, ptx, only)

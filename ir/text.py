@@ -28,6 +28,8 @@ def format_kernel(kernel: Kernel) -> str:
         for param in kernel.params
     ]
     lines += [f"  shared {shared.name}: {shared.size} align {shared.align}" for shared in kernel.shared]
+    for bank, (count, peak) in kernel.registers.items():
+        lines.append(f"  registers {bank.name}: {count} peak {peak}")
     for block in kernel.blocks:
         lines.append("")
         lines += format_block(block)
@@ -93,6 +95,7 @@ _INT = r"\d{1,20}"
 _HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
+_REGISTERS = re.compile(r"  registers (\w+): (\d+) peak (\d+)$")
 _BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
 _INSTR = re.compile(
     rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
@@ -150,6 +153,8 @@ class _Parser:
                 kernel.params.append(Param(match[1], match[2], int(match[3] or 0)))
             elif block is None and (match := _SHARED.match(line)) is not None:
                 kernel.shared.append(Shared(match[1], int(match[2]), int(match[3])))
+            elif block is None and (match := _REGISTERS.match(line)) is not None and match[1] in types.BY_NAME:
+                kernel.registers[types.BY_NAME[match[1]]] = (int(match[2]), int(match[3]))
             else:
                 raise self.error(f"cannot read {line.strip()!r}")
         self.resolve()

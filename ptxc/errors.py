@@ -72,6 +72,10 @@ class ToolchainError(CompileError):
 
 
 class InternalError(CompileError):
-    """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses."""
+    """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses.
+
+    ``reproducer`` is what shows it again: the IR from before the pass, or empty where there is none.
+    """
 
     exit_status = 70
+    reproducer = ""

@@ -15,7 +15,7 @@ from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
 from ptxc.ir.values import Const, Operand, Sym, Value
-from ptxc.target import PtxVersion, Requirement, Target
+from ptxc.target import PtxVersion, Target
 
 
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
@@ -32,7 +32,7 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
                 continue
             seen.add(form)
             need = requirements(*form)
-            if not target.has(Requirement(need.sm, need.ptx)):
+            if not target.has(need):
                 raise TargetError(
                     f"{target} has no {'.'.join((instr.op.name, *instr.mods))}, which sm_{need.sm} brought",
                     kernel=kernel.name,

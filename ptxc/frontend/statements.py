@@ -29,6 +29,7 @@ from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
+from ptxc.ir.types import B32
 from ptxc.ir.values import integer
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def zero_prologue(k: Lowering, stmt: ZeroPrologue, path: str) -> None:
 
     def store(index: Linear) -> None:
         mem = k.memory._global(pointer, index, 4)
-        b.effect(opcodes.ST, ("global", "b32"), (mem, integer(opcodes.B32, 0)))
+        b.effect(opcodes.ST, ("global", "b32"), (mem, integer(B32, 0)))
 
     control.counted(k, start, constant(int(stmt.words)), step, store)
 

@@ -1,0 +1,292 @@
+"""Finds the instructions that threads must reach together, and proves that they do.
+
+A branch whose condition differs between threads splits them until the paths meet again (at its immediate
+post-dominator)::
+
+        bra %p, then, join          %p differs between the threads of a CTA
+          |        \\
+          |        then             a barrier here waits for threads that never come
+          |        /
+        join                        here they are together again
+
+For each value the analysis knows in which group of threads it is the same: ``cta`` (all), ``warp`` (those of one
+warp), ``lane`` (may differ anywhere). A block is split at the level of the widest-reaching branch around it. A barrier
+of the CTA must be in blocks that are not split at all, barriers of some warps and shuffles in blocks that are split
+between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an error that names
+the barrier's statement and the value that differs.
+
+Then, in the same walk:
+
+- blocks are marked with the group that they need together (``collective cta``);
+- ``activemask`` becomes a constant where whole warps arrive, as the lanes of a CTA are known;
+- ``tile.guard`` learns in which group its predicate is the same, which the early exit needs.
+"""
+
+from __future__ import annotations
+
+from ptxc.errors import DivergenceError
+from ptxc.ir import cfg, opcodes
+from ptxc.ir.kernel import Block, Instr, Kernel
+from ptxc.ir.opcodes import Opcode
+from ptxc.ir.types import B32, PRED
+from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
+
+#: In which group a value is the same; the wider the group, the lower.
+CTA, WARP, LANE = 0, 1, 2
+LEVELS = ("cta", "warp", "lane")
+_WARP_SIZE = 32
+
+#: The group that an instruction needs together.
+_NEEDS: dict[Opcode, int] = {
+    opcodes.BAR: CTA,
+    opcodes.BAR_WARP: WARP,
+    opcodes.SHFL: WARP,
+    opcodes.ACTIVEMASK: WARP,
+}
+
+
+def run(kernel: Kernel) -> None:
+    """Mark collectives, or raise DivergenceError."""
+    if not any(instr.op in _NEEDS or instr.op is opcodes.TILE_GUARD for instr in kernel.instrs()):
+        return
+    _Collectives(kernel).run()
+
+
+class _Collectives:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.order = cfg.reverse_postorder(kernel)
+        self.after = cfg.immediate_postdominators(kernel)
+        self.levels: dict[Value, int] = {}
+        self.definitions: dict[Value, Instr] = {}
+        #: Values that count a warp's lanes up from a multiple of 32: comparing one with a multiple of 32 splits
+        #: no warp.
+        self.lane_counters: set[Value] = set()
+        #: At which level a block's threads are split, and the branch that splits them.
+        self.splits: dict[Block, tuple[int, Instr | None]] = {}
+
+    def run(self) -> None:
+        self.splits = dict.fromkeys(self.order, (CTA, None))
+        # Levels only rise, and there are three: a few rounds reach the fixed point.
+        while self.round():
+            pass
+        for block in self.order:
+            self.check(block)
+
+    # --------------------------------------------------------------------------------------------------- levels
+
+    def round(self) -> bool:
+        """One walk over all blocks; whether anything rose."""
+        changed = False
+        for block in self.order:
+            for instr in block.instrs:
+                changed |= self.visit(instr)
+            terminator = block.terminator
+            for edge in terminator.targets:
+                for value, arg in zip(edge.block.params, edge.args):
+                    changed |= self.rise(value, self.level(arg))
+            if len(terminator.targets) == 2:
+                changed |= self.branch(block, terminator)
+        return changed
+
+    def level(self, operand: Operand) -> int:
+        if isinstance(operand, Value):
+            return self.levels.get(operand, CTA)
+        if isinstance(operand, Mem) and isinstance(operand.base, Value):
+            return self.levels.get(operand.base, CTA)
+        if isinstance(operand, Sym) and operand.name in ("%tid.x", "%laneid"):
+            return LANE if self.kernel.threads > 1 else CTA
+        return CTA
+
+    def rise(self, value: Value, level: int) -> bool:
+        if level > self.levels.get(value, CTA):
+            self.levels[value] = level
+            return True
+        return False
+
+    def visit(self, instr: Instr) -> bool:
+        if not instr.results:
+            return False
+        if instr.op is opcodes.TILE_COORDS:
+            return self.coordinates(instr)
+        level = max((self.level(operand) for operand in instr.operands), default=CTA)
+        if instr.op is opcodes.ATOM or instr.op is opcodes.SHFL:
+            level = LANE
+        elif instr.op is opcodes.ACTIVEMASK:
+            level = WARP
+        elif level == LANE and self.same_in_warp(instr):
+            level = WARP
+        changed = False
+        for value in instr.results:
+            self.definitions.setdefault(value, instr)
+            changed |= self.rise(value, level)
+        return changed
+
+    def same_in_warp(self, instr: Instr) -> bool:
+        """Whether an instruction gives one value a warp although its operand differs between lanes."""
+        operands = instr.operands
+        if instr.op is opcodes.MOV and operands == (Sym("%tid.x"),):
+            self.lane_counters.add(instr.results[0])
+            return False
+        first = operands[0]
+        if first not in self.lane_counters or len(operands) < 2 or not isinstance(operands[1], Const):
+            return False
+        bound = operands[1].bits
+        if instr.op is opcodes.SETP:
+            aligned = bound if instr.mods[0] in ("lt", "ge") else bound + 1
+            return instr.mods[0] in ("lt", "ge", "le", "gt") and aligned % _WARP_SIZE == 0
+        if instr.op is opcodes.DIV:
+            return bound % _WARP_SIZE == 0
+        if instr.op is opcodes.SHR:
+            return bound >= 5
+        return instr.op is opcodes.AND and bound & (_WARP_SIZE - 1) == 0
+
+    def coordinates(self, instr: Instr) -> bool:
+        """A coordinate is ``cell / stride % extent``: the same where cells next to each other share the quotient."""
+        cells = int(next(mod for mod in instr.mods if mod.startswith("cells=")).partition("=")[2])
+        grouped = {mod.partition("=")[2] for mod in instr.mods if mod.startswith(("grouped=", "other="))}
+        changed = False
+        stride = 1
+        *coordinates, inside = instr.results
+        for position in reversed(range(len(coordinates))):
+            value, extent = coordinates[position], instr.operands[position]
+            self.definitions.setdefault(value, instr)
+            level = _level_of_multiple(stride, cells)
+            if str(position) in grouped:
+                # Both coordinates of a grouped pair come from the pair's common quotient.
+                inner = max(int(number) for number in grouped)
+                level = level if position == inner else self.levels.get(coordinates[inner], CTA)
+            changed |= self.rise(value, level)
+            if stride == 1 and isinstance(extent, Const) and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
+                self.lane_counters.add(value)
+            # An extent that is only known at run time multiplies the stride by at least 1.
+            stride *= extent.bits if isinstance(extent, Const) else 1
+        self.definitions.setdefault(inside, instr)
+        return changed | self.rise(inside, _level_of_multiple(stride, cells))
+
+    # ------------------------------------------------------------------------------------------------- branches
+
+    def branch(self, block: Block, terminator: Instr) -> bool:
+        """Split the blocks between a branch and where its paths meet at the level of its condition."""
+        level = self.level(terminator.operands[0])
+        if level == CTA:
+            return False
+        meeting = self.after.get(block)
+        region = self.region(block, meeting)
+        changed = False
+        for inner in region:
+            if self.splits[inner][0] < level:
+                self.splits[inner] = (level, terminator)
+                changed = True
+            changed |= self.spread(inner, level)
+        if block in region:
+            # Threads leave this loop at different times: whatever it computed differs after it.
+            for inner in region:
+                for instr in inner.instrs:
+                    for value in instr.results:
+                        changed |= self.rise(value, level)
+        if meeting is not None:
+            changed |= self.spread(meeting, level)
+        return changed
+
+    def region(self, block: Block, meeting: Block | None) -> list[Block]:
+        """The blocks on the paths from a branch to where they meet."""
+        seen: dict[Block, None] = {}
+        stack = [after for after in block.successors() if after is not meeting]
+        while stack:
+            inner = stack.pop()
+            if inner not in seen:
+                seen[inner] = None
+                stack += [after for after in inner.successors() if after is not meeting]
+        return list(seen)
+
+    def spread(self, block: Block, level: int) -> bool:
+        """Where paths meet, a parameter depends on the path that each thread took."""
+        changed = False
+        for value in block.params:
+            changed |= self.rise(value, level)
+        return changed
+
+    # ------------------------------------------------------------------------------------------------- checking
+
+    def check(self, block: Block) -> None:
+        split, branch = self.splits[block]
+        widest = LANE
+        rewritten: list[Instr] = []
+        for instr in block.instrs:
+            need = _NEEDS.get(instr.op)
+            if need is not None:
+                if instr.op is opcodes.BAR and len(instr.operands) > 1:
+                    need = WARP if split <= WARP else CTA
+                widest = min(widest, CTA if instr.op is opcodes.BAR else need)
+                if split > need and instr.op in (opcodes.BAR, opcodes.BAR_WARP):
+                    raise self.divergence(instr, branch)
+            if instr.op is opcodes.ACTIVEMASK and split <= WARP:
+                rewritten += self.full_mask(instr)
+                continue
+            if instr.op is opcodes.TILE_GUARD:
+                instr.mods = (LEVELS[self.level(instr.operands[0])],)
+            rewritten.append(instr)
+        block.instrs = rewritten
+        block.collective = "" if widest == LANE else LEVELS[widest]
+
+    def full_mask(self, instr: Instr) -> list[Instr]:
+        """The mask of a warp's lanes: all 32, but for a last warp that the CTA does not fill."""
+        threads = self.kernel.threads
+        rest = threads % _WARP_SIZE
+        full, partial = integer(B32, -1), integer(B32, (1 << rest) - 1)
+
+        def write(op: Opcode, mods: str, result: Value, *operands: Operand) -> Instr:
+            return Instr(op, tuple(mods.split(".")), (result,), operands, loc=instr.loc)
+
+        (mask,) = instr.results
+        if rest == 0 or threads < _WARP_SIZE:
+            return [write(opcodes.MOV, "b32", mask, full if rest == 0 else partial)]
+        tid, last = self.kernel.value(B32, "tid"), self.kernel.value(PRED, "last.warp")
+        return [
+            write(opcodes.MOV, "u32", tid, Sym("%tid.x")),
+            write(opcodes.SETP, "ge.s32", last, tid, integer(B32, threads - rest)),
+            write(opcodes.SELP, "b32", mask, partial, full, last),
+        ]
+
+    def divergence(self, instr: Instr, branch: Instr | None) -> DivergenceError:
+        assert branch is not None
+        predicate = branch.operands[0]
+        assert isinstance(predicate, Value)
+        source = self.source(predicate)
+        number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
+        name = f"barrier {number}" if number is not None else "the warp's barrier"
+        group = "a warp" if instr.op is opcodes.BAR_WARP or self.level(predicate) == LANE else "the CTA"
+        return DivergenceError(
+            f"only some threads of {group} reach {name}: the branch of {str(branch.loc) or branch!r} "
+            f"depends on %{source.name}, which differs between threads",
+            kernel=self.kernel.name,
+            statement=str(instr.loc),
+            hint="move the barrier out of the branch, or make the condition the same for all threads that wait",
+        )
+
+    def source(self, value: Value) -> Value:
+        """The value nearest to the thread's own number that makes ``value`` differ."""
+        seen = set()
+        while value not in seen:
+            seen.add(value)
+            instr = self.definitions.get(value)
+            if instr is None or instr.op is opcodes.TILE_COORDS:
+                break
+            operands = [
+                operand.base if isinstance(operand, Mem) else operand
+                for operand in instr.operands
+                if self.level(operand) == self.level(value)
+            ]
+            inner = next((operand for operand in operands if isinstance(operand, Value)), None)
+            if inner is None:
+                break
+            value = inner
+        return value
+
+
+def _level_of_multiple(stride: int, cells: int) -> int:
+    """In which group ``cell / stride`` is the same, for cells numbered from a multiple of ``cells`` on in each CTA."""
+    if stride % cells == 0:
+        return CTA
+    return WARP if stride % _WARP_SIZE == 0 == cells % _WARP_SIZE else LANE

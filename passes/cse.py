@@ -1,0 +1,73 @@
+"""Merges instructions that compute the same.
+
+Walks the dominator tree; an instruction without effects that an earlier one on the way down has computed already is
+dropped, and its uses take the earlier result::
+
+    %a = add.s32 %x, %y                 %a = add.s32 %x, %y
+    %b = add.s32 %y, %x           ->
+    st.global.b32 [%p], %b              st.global.b32 [%p], %a
+
+Loads of parameters and loads through the non-coherent path count as such: nothing writes what they read. Guarded
+instructions stay: which value they leave depends on the guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from ptxc.ir import cfg, opcodes
+from ptxc.ir.kernel import Block, Instr, Kernel
+from ptxc.ir.rewrite import Substitution
+from ptxc.ir.values import Value
+
+
+def run(kernel: Kernel) -> None:
+    """Merge equal instructions."""
+    children = cfg.dominator_tree(kernel)
+    substitution = Substitution()
+    known: dict[Hashable, tuple[Value, ...]] = {}
+    # Each entry: a block to enter, or the keys to forget when its subtree is done.
+    stack: list[Block | list[Hashable]] = [kernel.blocks[0]]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            for key in item:
+                del known[key]
+            continue
+        added = _merge(item, known, substitution)
+        stack.append(added)
+        stack += reversed(children[item])
+    # A loop's back edge passes values that were merged after its header was visited.
+    substitution.apply_all(kernel)
+
+
+def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution: Substitution) -> list[Hashable]:
+    """Merge the block's instructions with ``known`` ones; what it added to them."""
+    added: list[Hashable] = []
+    kept: list[Instr] = []
+    for instr in block.instrs:
+        substitution.apply(instr)
+        if instr.op.effect == "PURE" or _reads_constant_memory(instr):
+            if instr.guard is None:
+                key = _key(instr)
+                earlier = known.get(key)
+                if earlier is not None:
+                    substitution.replace_all(instr.results, earlier)
+                    continue
+                known[key] = instr.results
+                added.append(key)
+        kept.append(instr)
+    block.instrs = kept
+    return added
+
+
+def _reads_constant_memory(instr: Instr) -> bool:
+    return instr.op is opcodes.LD and (instr.mods[0] == "param" or "nc" in instr.mods)
+
+
+def _key(instr: Instr) -> Hashable:
+    operands = instr.operands
+    if instr.op.commutative and len(operands) == 2 and id(operands[0]) > id(operands[1]):
+        # Any order does that is the same for the same two operands; it decides about nothing else.
+        operands = (operands[1], operands[0])
+    return (instr.op, instr.mods, operands)

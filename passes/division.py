@@ -1,0 +1,89 @@
+"""Unsigned division and remainder by a constant, without dividing.
+
+A power of two is a shift or a mask. For another divisor d, multiply by its inverse in fixed point: with
+``l = ceil(log2 d)`` and ``m = floor(2^N * (2^l - d) / d) + 1`` (N the width; Granlund and Montgomery, "Division by
+Invariant Integers using Multiplication", 1994, fig. 4.1)::
+
+    t = mulhi(m, x)        q = (t + ((x - t) >> 1)) >> (l - 1)
+
+which is exact for every x of N bits. Where the multiplier ``2^N + m`` is even or the next smaller shift suffices, the
+plain form ``q = mulhi(m', x) >> s`` does; :func:`_short` looks for it.
+"""
+
+from __future__ import annotations
+
+from ptxc.ir import opcodes
+from ptxc.ir.kernel import Instr, Kernel
+from ptxc.ir.opcodes import Opcode
+from ptxc.ir.types import B32
+from ptxc.ir.values import Operand, Value, integer
+
+
+def expand(kernel: Kernel, instr: Instr, divisor: int, kept: list[Instr]) -> None:
+    """Turn ``div.uN`` or ``rem.uN`` by ``divisor`` (2 or more) into cheaper instructions, the last of them ``instr``.
+
+    The others are appended to ``kept``.
+    """
+    x = instr.operands[0]
+    if divisor & (divisor - 1) == 0:
+        _power_of_two(instr, divisor)
+        return
+    if instr.op is opcodes.DIV:
+        _quotient(kernel, instr, x, divisor, kept)
+        return
+    bits, bank = instr.results[0].type.bits, instr.results[0].type
+    quotient = Instr(opcodes.DIV, instr.mods, (kernel.value(bank, "quotient"),), instr.operands, loc=instr.loc)
+    _quotient(kernel, quotient, x, divisor, kept)
+    kept.append(quotient)
+    # x - q * d
+    instr.op, instr.mods = opcodes.MAD, ("lo", f"s{bits}")
+    instr.operands = (quotient.results[0], integer(bank, -divisor), x)
+
+
+def _power_of_two(instr: Instr, divisor: int) -> None:
+    x = instr.operands[0]
+    bank = instr.results[0].type
+    if instr.op is opcodes.DIV:
+        instr.op, instr.operands = opcodes.SHR, (x, integer(B32, divisor.bit_length() - 1))
+    else:
+        instr.op, instr.mods, instr.operands = opcodes.AND, (f"b{bank.bits}",), (x, integer(bank, divisor - 1))
+
+
+def _quotient(kernel: Kernel, instr: Instr, x: Operand, divisor: int, kept: list[Instr]) -> None:
+    """Write ``x / divisor``, the last instruction being ``instr``."""
+    bank = instr.results[0].type
+    kind = f"u{bank.bits}"
+
+    def write(op: Opcode, mods: tuple[str, ...], *operands: Operand) -> Value:
+        result = kernel.value(bank, "t")
+        kept.append(Instr(op, mods, (result,), operands, loc=instr.loc))
+        return result
+
+    short = _short(divisor, bank.bits)
+    if short is not None:
+        multiplier, shift = short
+        if shift == 0:
+            instr.op, instr.mods, instr.operands = opcodes.MUL, ("hi", kind), (x, integer(bank, multiplier))
+            return
+        high = write(opcodes.MUL, ("hi", kind), x, integer(bank, multiplier))
+        instr.op, instr.mods, instr.operands = opcodes.SHR, (kind,), (high, integer(B32, shift))
+        return
+    log = (divisor - 1).bit_length()
+    multiplier = ((1 << bank.bits) * ((1 << log) - divisor)) // divisor + 1
+    high = write(opcodes.MUL, ("hi", kind), x, integer(bank, multiplier))
+    half = write(opcodes.SHR, (kind,), write(opcodes.SUB, (kind,), x, high), integer(B32, 1))
+    total = write(opcodes.ADD, (kind,), half, high)
+    instr.op, instr.mods, instr.operands = opcodes.SHR, (kind,), (total, integer(B32, log - 1))
+
+
+def _short(divisor: int, bits: int) -> tuple[int, int] | None:
+    """A multiplier of ``bits`` bits and a shift with ``x / divisor == (multiplier * x >> bits) >> shift``.
+
+    With ``multiplier = ceil(2^(bits + shift) / divisor)`` and error ``e = multiplier * divisor - 2^(bits + shift)``
+    that is exact for every x below ``2^bits`` if ``e <= 2^shift``.
+    """
+    for shift in range((divisor - 1).bit_length() + 1):
+        multiplier = -(-(1 << (bits + shift)) // divisor)
+        if multiplier.bit_length() <= bits and multiplier * divisor - (1 << (bits + shift)) <= 1 << shift:
+            return multiplier, shift
+    return None

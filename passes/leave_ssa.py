@@ -1,0 +1,204 @@
+"""Leaves SSA form: block parameters become registers that the blocks before write.
+
+What an edge passes is a parallel copy into the target's parameters. Terms:
+
+- two values *interfere* if one is live where the other is defined: they cannot share a register;
+- a *class* is a set of values that share one.
+
+1. Coalescing: a parameter and what is passed for it join one class where no member of the one interferes with a member
+   of the other. Then that copy is no instruction. An accumulator and its next value, a loop's counter and its
+   successor always can.
+2. The copies that are left go to the end of the block before, if its branch goes nowhere else, or to the start of the
+   target, if nothing else leads there. An edge that neither allows is *critical* and gets a block of its own::
+
+       a:  bra %p, b(%x), c        a:  bra %p, copy, c        copy:  mov %y, %x
+       b(%y): ...             ->                                     bra b
+       (b has other predecessors)
+
+3. Copies of one edge happen at once (``%x, %y = %y, %x`` swaps): they are written in an order in which no register is
+   overwritten before it is read, with a spare register where they form a cycle.
+"""
+
+from __future__ import annotations
+
+from ptxc.ir import cfg, opcodes
+from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
+from ptxc.ir.liveness import Liveness, liveness, uses
+from ptxc.ir.types import PRED
+from ptxc.ir.values import Const, Mem, Operand, Value
+
+#: Where a value is live: for each block, the first and the last position.
+Ranges = dict[Block, tuple[int, int]]
+
+
+def run(kernel: Kernel) -> None:
+    """Replace block parameters by registers."""
+    if any(block.params for block in kernel.blocks):
+        _Leaver(kernel).run()
+    for block in kernel.blocks:
+        block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
+    kernel.ssa = False
+
+
+def _with_default(instr: Instr) -> list[Instr]:
+    """A guarded instruction's results are 0 where it does not execute."""
+    if instr.guard is None or not instr.results:
+        return [instr]
+    zeros = [
+        Instr(opcodes.MOV, (value.type.name,), (value,), (Const(value.type, 0),), loc=instr.loc) for value in instr.results
+    ]
+    return [*zeros, instr]
+
+
+class _Leaver:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        #: Each value's class, by the value that names it; a value alone is its own class and not in here.
+        self.leader: dict[Value, Value] = {}
+        self.ranges: dict[Value, Ranges] = {}
+
+    def run(self) -> None:
+        self.find_ranges(liveness(self.kernel))
+        for block in self.kernel.blocks:
+            for edge in block.terminator.targets:
+                for value, arg in zip(edge.block.params, edge.args, strict=True):
+                    if isinstance(arg, Value):
+                        self.coalesce(value, arg)
+        self.rename()
+        self.place_copies()
+
+    # ------------------------------------------------------------------------------------------------ coalescing
+
+    def find_ranges(self, live: Liveness) -> None:
+        """The ranges of the values that parameters and what is passed for them are."""
+        wanted: set[Value] = set()
+        for block in self.kernel.blocks:
+            wanted.update(block.params)
+            for edge in block.terminator.targets:
+                wanted.update(arg for arg in edge.args if isinstance(arg, Value))
+        self.ranges = {value: {} for value in wanted}
+        position = 0
+        for block in self.kernel.blocks:
+            first = position
+            start: dict[Value, int] = dict.fromkeys(block.params, first)
+            end: dict[Value, int] = {}
+            for instr in block.instrs:
+                position += 1
+                for value in uses(instr):
+                    end[value] = position
+                for value in instr.results:
+                    start[value] = position
+            last = position + 1
+            into, out = live.live_in[block], live.live_out[block]
+            for value in wanted:
+                bit = 1 << live.numbers[value] if value in live.numbers else 0
+                if value in start or value in end or (into | out) & bit:
+                    begin = first if into & bit else start.get(value, first)
+                    # A result that nobody reads still needs its register where it is written.
+                    stop = last if out & bit else end.get(value, begin)
+                    self.ranges[value][block] = (begin, stop)
+            position += 1
+
+    def coalesce(self, a: Value, b: Value) -> None:
+        """Join the classes of two values if no members interfere."""
+        a, b = self.find(a), self.find(b)
+        if a is b or a.type is not b.type:
+            return
+        first, second = self.ranges[a], self.ranges[b]
+        if len(first) < len(second):
+            a, b, first, second = b, a, second, first
+        for block, (begin, stop) in second.items():
+            other = first.get(block)
+            # A value may be defined by the instruction that reads another for the last time.
+            if other is not None and (begin == other[0] or (begin < other[1] and other[0] < stop)):
+                return
+        for block, (begin, stop) in second.items():
+            other = first.get(block)
+            # The hull of two ranges with a gap between is a little larger than they are: that only forbids more.
+            first[block] = (begin, stop) if other is None else (min(begin, other[0]), max(stop, other[1]))
+        self.leader[b] = a
+
+    def find(self, value: Value) -> Value:
+        while value in self.leader:
+            value = self.leader[value]
+        return value
+
+    def rename(self) -> None:
+        """Let every value of a class be its leader."""
+        if not self.leader:
+            return
+        find = self.find
+        for block in self.kernel.blocks:
+            block.params = [find(value) for value in block.params]
+            for instr in block.instrs:
+                if instr.results:
+                    instr.results = tuple([find(value) for value in instr.results])
+                instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
+                if instr.guard is not None:
+                    instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)
+                if instr.targets:
+                    instr.targets = tuple(
+                        Edge(target, tuple([self.renamed(arg) for arg in args])) for target, args in instr.targets
+                    )
+
+    def renamed(self, operand: Operand) -> Operand:
+        if isinstance(operand, Value):
+            return self.find(operand)
+        if isinstance(operand, Mem) and isinstance(operand.base, Value):
+            return Mem(self.find(operand.base), operand.offset)
+        return operand
+
+    # ---------------------------------------------------------------------------------------------------- copies
+
+    def place_copies(self) -> None:
+        before = cfg.predecessors(self.kernel)
+        split: list[tuple[Block, Block]] = []
+        for block in self.kernel.blocks:
+            terminator = block.terminator
+            targets = []
+            for edge in terminator.targets:
+                target, args = edge
+                pairs = [(v, a) for v, a in zip(target.params, args, strict=True) if v is not a]
+                if pairs:
+                    copies = self.sequence(pairs, terminator.loc)
+                    if len(terminator.targets) == 1:
+                        block.instrs[-1:-1] = copies
+                    elif len(before[target]) == 1:
+                        target.instrs[:0] = copies
+                    else:
+                        between = Block(self.kernel.fresh(f"{block.name}.copy"))
+                        between.instrs = [*copies, Instr(opcodes.BRA, targets=(Edge(target),), loc=terminator.loc)]
+                        split.append((target, between))
+                        target = between
+                targets.append(Edge(target))
+            terminator.targets = tuple(targets)
+        for target, between in split:
+            self.kernel.blocks.insert(self.kernel.blocks.index(target), between)
+        for block in self.kernel.blocks:
+            block.params = []
+
+    def sequence(self, pairs: list[tuple[Value, Operand]], loc: object) -> list[Instr]:
+        """The parallel copy ``pairs`` (target, source) as a sequence."""
+        copies: list[Instr] = []
+
+        def copy(target: Value, source: Operand) -> None:
+            mods = (target.type.name if target.type is not PRED else "pred",)
+            copies.append(Instr(opcodes.MOV, mods, (target,), (source,), loc=loc))
+
+        pending = list(pairs)
+        while pending:
+            read = {source for _, source in pending}
+            ready = [pair for pair in pending if pair[0] not in read]
+            if ready:
+                for target, source in ready:
+                    copy(target, source)
+                pending = [pair for pair in pending if pair not in ready]
+            else:
+                # Only cycles are left: save one target, and let its readers read the copy.
+                target = pending[0][0]
+                spare = self.kernel.value(target.type, f"{target.name}.old")
+                copy(spare, target)
+                pending = [(t, spare if source is target else source) for t, source in pending]
+        return copies
+
+
