@@ -108,7 +108,7 @@ UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a 
 BITCAST = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
 CVT = _row(
     "cvt", "D = S", PURE,
-    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 b8 {_INT} f16 bf16 f32 f64",
+    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64",
     "conversion between types; to an integer by the rounding named, to a narrower float likewise",
     by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1))},
 )  # fmt: skip
@@ -122,11 +122,17 @@ MUL = _row(
     "a * b: of integers the low half, the high half or both (wide)", by=_SM90_BF16, commutative=True,
 )  # fmt: skip
 MAD = _row("mad", "U = T T U", PURE, f"lo hi wide {_INT}", "a * b + c of integers")
-FMA = _row("fma", "T = T T T", PURE, f"{_ROUND} ftz sat relu {_REAL}", "a * b + c rounded once", by=_SM80_BF16)
+FMA = _row(
+    "fma", "T = T T T", PURE, f"{_ROUND} ftz sat relu {_REAL}", "a * b + c rounded once",
+    by={**_SM80_BF16, "relu": _SM80},
+)  # fmt: skip
 DIV = _row("div", "T = T T", PURE, f"{_ROUND} approx full ftz {_INT} f32 f64", "a / b, of integers toward zero")
 REM = _row("rem", "T = T T", PURE, _INT, "a - b * (a / b), with the sign of a")
 NEG = _row("neg", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "-a", by=_SM80_BF16)
-ABS = _row("abs", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "|a|", by=_SM80_BF16)
+ABS = _row(
+    "abs", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "|a|",
+    by={**_SM80_BF16, "f16": Requirement(53, (6, 5)), "f16x2": Requirement(53, (6, 5))},
+)  # fmt: skip
 MIN = _row(
     "min", "T = T T", PURE, f"ftz NaN {_INT} {_REAL}", "the smaller; of a NaN and a number the number",
     by={**_SM80_BF16, "f16": _SM80, "f16x2": _SM80, "NaN": _SM80}, commutative=True,
@@ -292,4 +298,7 @@ def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:
         need = op.by_modifier.get(mod)
         if need is not None:
             sm, ptx, only = max(sm, need.sm), max(ptx, need.ptx), need.only or only
+    if op is CVT and "bf16" in mods and "f32" not in mods:
+        # Conversions of bf16 to and from f32 came first.
+        sm, ptx = max(sm, 90), max(ptx, (7, 8))
     return Requirement(sm, ptx, only)
