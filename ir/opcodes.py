@@ -170,7 +170,7 @@ CLZ = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
 SETP = _row(
     "setp", "P = T T", PURE,
     f"eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan ftz {_BITS} {_INT} f32 f64 f16 bf16",
-    "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by=_SM90_BF16,
+    "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by={"bf16": _SM90_BF16["bf16"]},
 )  # fmt: skip
 SELP = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
 TESTP = _row("testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class")
