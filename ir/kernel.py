@@ -108,7 +108,7 @@ class Shared(NamedTuple):
 class Kernel:
     """One entry function: its interface and its blocks, of which the first is where control enters."""
 
-    __slots__ = ("_counters", "blocks", "name", "params", "registers", "shared", "ssa", "target", "threads")
+    __slots__ = ("blocks", "name", "names", "params", "registers", "shared", "ssa", "target", "threads")
 
     def __init__(self, name: str, target: str, threads: int) -> None:
         self.name = name
@@ -123,11 +123,11 @@ class Kernel:
         self.ssa = True
         #: Registers of each bank, and how many are live at once at most; empty until they are counted.
         self.registers: dict[Type, tuple[int, int]] = {}
-        self._counters: dict[str, int] = dict.fromkeys(SPECIAL, 0)
+        self.names: dict[str, int] = dict.fromkeys(SPECIAL, 0)
 
     def fresh(self, hint: str) -> str:
         """A name that nothing else of the kernel has: ``hint`` itself, then ``hint.1``, ``hint.2``, …"""
-        counters = self._counters
+        counters = self.names
         count = counters.get(hint)
         if count is None:
             counters[hint] = 0
@@ -146,7 +146,7 @@ class Kernel:
 
     def reserve(self, name: str) -> None:
         """Take ``name`` as used, so that :meth:`fresh` never gives it."""
-        self._counters.setdefault(name, 0)
+        self.names.setdefault(name, 0)
 
     def instrs(self) -> Iterator[Instr]:
         """Every instruction in layout order."""

@@ -49,7 +49,10 @@ class Substitution:
                 instr.guard = Guard(predicate, instr.guard.negated)
         if instr.targets:
             instr.targets = tuple(
-                [Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block) for block, args in instr.targets]
+                [
+                    Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block)
+                    for block, args in instr.targets
+                ]
             )
 
     def apply_all(self, kernel: Kernel) -> None:
@@ -58,5 +61,3 @@ class Substitution:
             for block in kernel.blocks:
                 for instr in block.instrs:
                     self.apply(instr)
-
-

@@ -95,7 +95,7 @@ _INT = r"\d{1,20}"
 _HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
-_REGISTERS = re.compile(r"  registers (\w+): (\d+) peak (\d+)$")
+_REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
 _BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
 _INSTR = re.compile(
     rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"

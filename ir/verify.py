@@ -33,9 +33,11 @@ Values
   19. SSA form: a value is defined once, by one result or one block parameter.
   20. SSA form: the definition dominates every use.
   21. SSA form: a guarded instruction has results only if its effect is READ or WRITE. Where the guard is false they
-      are unspecified, so that only what the same condition guards may depend on them.
+      are 0.
   22. Register form: blocks take no parameters.
   23. Register form: some definition reaches every use on some way.
+  24. Registers that are counted are in register form; each bank has as many as there are values of it, and no more of
+      them are live at once.
 
 What needs a control-flow graph (10, 20, 23) is checked where 3 to 9 hold. Whether the target has an instruction is
 no question of form: :func:`ptxc.ir.opcodes.requirements` knows.
@@ -44,6 +46,7 @@ no question of form: :func:`ptxc.ir.opcodes.requirements` knows.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -51,6 +54,7 @@ from typing import NamedTuple
 from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
+from ptxc.ir.liveness import uses
 from ptxc.ir.opcodes import ATOM, BITCAST, BRA, END, MOV, READ, SYNC, WRITE, Opcode, Signature, bank, signature
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
@@ -60,7 +64,8 @@ from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
 class Place(NamedTuple):
     """A line of the text form: the block's index, -1 for the kernel's heading, and the instruction's.
 
-    Line -1 is the block's heading. In the kernel's heading line 0 is the kernel's, then parameters and arrays follow.
+    Line -1 is the block's heading. In the kernel's heading line 0 is the kernel's, then parameters, arrays and
+    registers follow.
     """
 
     block: int
@@ -81,6 +86,7 @@ def verify(kernel: Kernel) -> list[Violation]:
     verifier.interface()
     for index, block in enumerate(kernel.blocks):
         verifier.block(index, block)
+    verifier.registers()
     if not any(3 <= violation.invariant <= 9 for violation in verifier.found):
         verifier.flow()
     return sorted(verifier.found)
@@ -421,6 +427,18 @@ class _Verifier:
         elif self.kernel.ssa:
             self.report(19, f"{value} is defined twice")
 
+    def registers(self) -> None:
+        counts = Counter(value.type for value in self.values.values())
+        first = 1 + len(self.kernel.params) + len(self.kernel.shared)
+        for line, (bank, (count, peak)) in enumerate(self.kernel.registers.items(), first):
+            self.at = (-1, line)
+            if self.kernel.ssa:
+                self.report(24, "registers are counted in register form")
+            if count != counts[bank]:
+                self.report(24, f"{bank} has {_count(counts[bank], counts[bank], 'register')}, not {count}")
+            if peak > count:
+                self.report(24, f"{peak} of {count} registers are live at once")
+
     def flow(self) -> None:
         """Look at what the control-flow graph decides."""
         index = {block: number for number, block in enumerate(self.kernel.blocks)}
@@ -447,7 +465,7 @@ class _Verifier:
             scope = block.params.copy()
             visible.update(scope)
             for line, instr in enumerate(block.instrs):
-                for value in _uses(instr):
+                for value in uses(instr):
                     if value not in visible:
                         self.at = (index[block], line)
                         self.undefined(20, value, f"the definition of {value} does not dominate this use")
@@ -463,7 +481,7 @@ class _Verifier:
         for block in reachable:
             own = defined[block] = set()
             for line, instr in enumerate(block.instrs):
-                exposed += [(block, line, value) for value in _uses(instr) if value not in own]
+                exposed += [(block, line, value) for value in uses(instr) if value not in own]
                 own.update(instr.results)
         # Sets of values as the bits of a number: the lattice is small and its steps are many.
         bits = {value: 1 << number for number, value in enumerate(dict.fromkeys(value for _, _, value in exposed))}
@@ -486,17 +504,6 @@ class _Verifier:
     def undefined(self, invariant: int, value: Value, message: str) -> None:
         known = self.values.get(value.name) is value
         self.report(invariant, message if known else f"nothing in this kernel defines {value}")
-
-
-def _uses(instr: Instr) -> list[Value]:
-    """The values that an instruction reads, as operand, address, guard or for its targets' parameters."""
-    operands = instr.operands
-    if instr.guard is not None:
-        operands = (*operands, instr.guard.predicate)
-    for edge in instr.targets:
-        operands += edge.args
-    bases = [operand.base if isinstance(operand, Mem) else operand for operand in operands]
-    return [base for base in bases if isinstance(base, Value)]
 
 
 def _describe(operand: Operand) -> str:

@@ -112,9 +112,7 @@ class _Collectives:
         level = max((self.level(operand) for operand in instr.operands), default=CTA)
         if instr.op is opcodes.ATOM or instr.op is opcodes.SHFL:
             level = LANE
-        elif instr.op is opcodes.ACTIVEMASK:
-            level = WARP
-        elif level == LANE and self.same_in_warp(instr):
+        elif instr.op is opcodes.ACTIVEMASK or (level == LANE and self.same_in_warp(instr)):
             level = WARP
         changed = False
         for value in instr.results:

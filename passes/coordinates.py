@@ -188,5 +188,3 @@ class _Expansion:
         if isinstance(a, Const) and isinstance(b, Const):
             return integer(self.bank(suffix), a.bits * b.bits)
         return self.builder.binary(opcodes.MUL, f"lo.{suffix}", a, b)
-
-

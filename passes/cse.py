@@ -47,15 +47,14 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     kept: list[Instr] = []
     for instr in block.instrs:
         substitution.apply(instr)
-        if instr.op.effect == "PURE" or _reads_constant_memory(instr):
-            if instr.guard is None:
-                key = _key(instr)
-                earlier = known.get(key)
-                if earlier is not None:
-                    substitution.replace_all(instr.results, earlier)
-                    continue
-                known[key] = instr.results
-                added.append(key)
+        if instr.guard is None and (instr.op.effect == "PURE" or _reads_constant_memory(instr)):
+            key = _key(instr)
+            earlier = known.get(key)
+            if earlier is not None:
+                substitution.replace_all(instr.results, earlier)
+                continue
+            known[key] = instr.results
+            added.append(key)
         kept.append(instr)
     block.instrs = kept
     return added

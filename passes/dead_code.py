@@ -67,5 +67,3 @@ def _needed(kernel: Kernel) -> set[Value]:
 def _operands(instr: Instr) -> list[Operand]:
     """What an instruction reads itself, without what its edges pass."""
     return [*instr.operands, instr.guard.predicate] if instr.guard is not None else list(instr.operands)
-
-

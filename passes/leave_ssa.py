@@ -45,7 +45,8 @@ def _with_default(instr: Instr) -> list[Instr]:
     if instr.guard is None or not instr.results:
         return [instr]
     zeros = [
-        Instr(opcodes.MOV, (value.type.name,), (value,), (Const(value.type, 0),), loc=instr.loc) for value in instr.results
+        Instr(opcodes.MOV, (value.type.name,), (value,), (Const(value.type, 0),), loc=instr.loc)
+        for value in instr.results
     ]
     return [*zeros, instr]
 
@@ -200,5 +201,3 @@ class _Leaver:
                 copy(spare, target)
                 pending = [(t, spare if source is target else source) for t, source in pending]
         return copies
-
-

@@ -83,7 +83,10 @@ PIPELINE: tuple[Pass, ...] = (
     Pass(
         75, "dead-code", dead_code.run, False,
         "drop what nobody needs",
-        (("contract", "fused products are dead"), ("hoist", "hoisting looks at uses that may be dead, never the reverse")),
+        (
+            ("contract", "fused products are dead"),
+            ("hoist", "hoisting may move what nobody needs, which then goes with the rest"),
+        ),
     ),
     Pass(
         80, "leave-ssa", leave_ssa.run, True,
@@ -165,13 +168,15 @@ class Runner:
                 check(kernel, item.name)
         except InternalError as error:
             error.reproducer = before
-            raise error.at(kernel=kernel.name)
+            error.at(kernel=kernel.name)
+            raise
         except CompileError:
             raise
         except Exception as fault:
-            error = InternalError(f"pass {item.name!r} failed: {type(fault).__name__}: {fault}", kernel=kernel.name)
-            error.reproducer = before
-            raise error from fault
+            what = f"pass {item.name!r} failed: {type(fault).__name__}: {fault}"
+            crash = InternalError(what, kernel=kernel.name)
+            crash.reproducer = before
+            raise crash from fault
         self.times.append(PassTime(item.name, seconds, sum(len(block.instrs) for block in kernel.blocks)))
         if self.observe is not None:
             self.observe(item.rank, item.name, kernel)

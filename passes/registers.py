@@ -18,15 +18,15 @@ from ptxc.ir.types import BANKS, Type
 class Registers(NamedTuple):
     """What a kernel needs of each bank."""
 
-    count: dict[Type, int]
+    counts: dict[Type, int]
     #: The most values of the bank that are live at one point.
-    peak: dict[Type, int]
+    peaks: dict[Type, int]
 
 
 def run(kernel: Kernel) -> None:
     """Count, and write the counts into the kernel."""
     found = count(kernel)
-    kernel.registers = {bank: (found.count[bank], found.peak[bank]) for bank in BANKS if found.count[bank]}
+    kernel.registers = {bank: (found.counts[bank], found.peaks[bank]) for bank in BANKS if found.counts[bank]}
 
 
 def count(kernel: Kernel) -> Registers:

@@ -81,7 +81,9 @@ class _Simplifier:
         for block in self.kernel.blocks:
             if not block.params:
                 continue
-            edges = [edge for pred in dict.fromkeys(before[block]) for edge in pred.terminator.targets if edge.block is block]
+            edges = [
+                edge for pred in dict.fromkeys(before[block]) for edge in pred.terminator.targets if edge.block is block
+            ]
             keep = []
             for index, value in enumerate(block.params):
                 passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
@@ -339,4 +341,3 @@ _RULES: dict[Opcode, _Rule] = {
     opcodes.NOT: _not,
     opcodes.CVT: _cvt,
 }
-

@@ -184,4 +184,3 @@ _SPELLINGS = {
     opcodes.BITCAST: _Entry._bitcast,
     opcodes.SHFL: _Entry._shfl,
 }
-

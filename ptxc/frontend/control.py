@@ -30,7 +30,6 @@ from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
-
 from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Operand, Value
 
@@ -155,12 +154,12 @@ def _iterate(
         for trip in range(trips):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
         return
-    _loop_block(k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index}))
+    _loop_block(
+        k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index})
+    )
 
 
-def counted(
-    k: Lowering, start: Linear, end: Linear, step: Operand, body: Callable[[Linear], None]
-) -> None:
+def counted(k: Lowering, start: Linear, end: Linear, step: Operand, body: Callable[[Linear], None]) -> None:
     """A loop that carries nothing, for code that no statement spells."""
     e = k.expressions
     if isinstance(step, Const):
@@ -346,5 +345,3 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
     for name in names:
         if name not in declared:
             free[name] = None
-
-

@@ -74,9 +74,8 @@ def _to_integer(b: Builder, value: Typed, to: ElementType) -> Operand:
         return operand if source.bank is B64 else b.cvt("s64.s32" if source.signed else "u64.u32", operand)
     elif source.bank is B64:
         operand = b.cvt("u32.u64", operand)
-    elif source.lo is not None and to.lo is not None and to.hi is not None and source.hi is not None:
-        if to.nbytes == 4 or (to.lo <= source.lo and source.hi <= to.hi):
-            return operand
+    elif to.nbytes == 4 or source.fits(to):
+        return operand
     return _narrow(b, operand, to)
 
 
@@ -91,7 +90,9 @@ def _narrow(b: Builder, operand: Operand, to: ElementType) -> Operand:
 
 def _constant_integer(value: Typed, to: ElementType) -> Operand:
     """A constant converted to an integer type; floats saturate, as ``cvt`` does."""
-    assert isinstance(value.operand, Const) and to.lo is not None and to.hi is not None
+    assert isinstance(value.operand, Const)
+    assert to.lo is not None
+    assert to.hi is not None
     if value.type.is_integer:
         number = value.operand.bits & ((1 << (8 * to.nbytes)) - 1)
         return integer(to.bank, number - (1 << (8 * to.nbytes)) if number > to.hi else number)

@@ -1,6 +1,6 @@
 """Element types: Emmy's names for them, what they are in memory, and which register holds a value of one.
 
-Sources: ``emmy.compiler.dtype`` (the names), ``emmy.compiler.backend.cuda.dtype`` and ``render_target`` (their C types).
+Sources: ``emmy.compiler.dtype`` (the names), ``dtype`` and ``render_target`` of ``emmy.compiler.backend.cuda``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ class ElementType(NamedTuple):
     def signed(self) -> bool:
         """Whether it is a signed integer."""
         return self.lo is not None and self.lo < 0
+
+    def fits(self, other: ElementType) -> bool:
+        """Whether ``other`` has every value of this integer type."""
+        if self.lo is None or self.hi is None or other.lo is None or other.hi is None:
+            return False
+        return other.lo <= self.lo and self.hi <= other.hi
 
 
 def _integer(name: str, bits: int, signed: bool) -> ElementType:

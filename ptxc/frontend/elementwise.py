@@ -47,7 +47,24 @@ ARITY: dict[str, int] = {
 
 #: What has an f16 form in CUDA; the rest is computed in f32 and rounded once.
 _NATIVE_F16 = frozenset(
-    "add subtract multiply divide maximum minimum exp log sqrt rsqrt tanh abs negative copy reciprocal relu".split()
+    [
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "tanh",
+        "abs",
+        "negative",
+        "copy",
+        "reciprocal",
+        "relu",
+    ]
 )
 
 #: What integers compute as integers: the instruction and its modifiers before the type. ``by_sign``: the
@@ -178,9 +195,7 @@ def _mask(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, hin
     return _as_float(b, both, type, hint)
 
 
-def _floor_divide(
-    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic
-) -> Typed:
+def _floor_divide(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic) -> Typed:
     """Division of floats rounded down, and what it leaves (NumPy's meaning: the remainder has the divisor's sign).
 
     The remainder is exact while the quotient has at most 24 bits; it is brought back into range where the rounding

@@ -10,8 +10,19 @@ Source: ``emmy.compiler.ir.expr``, each node's ``render``; the C types are those
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FlatIndex, FuncCallExpr, Literal, TernaryExpr, Var
+from emmy.compiler.ir.expr import (
+    BinaryExpr,
+    Builtin,
+    CastExpr,
+    Expr,
+    FlatIndex,
+    FuncCallExpr,
+    Literal,
+    TernaryExpr,
+    Var,
+)
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, elementwise
@@ -123,14 +134,18 @@ class Expressions(Integers):
             return self.modulo(self.special("tid.x"), constant(32))
         if name == "warp":
             return self.divide(self.special("tid.x"), constant(32))
-        raise InputError(f"{name!r} is not defined", hint="an axis, a loop or a statement before this one must define it")
+        raise InputError(
+            f"{name!r} is not defined", hint="an axis, a loop or a statement before this one must define it"
+        )
 
     def _integer_value(self, value: Typed) -> Linear:
         """An integer in a register as an expression; small types and u32 become the C type that holds them."""
         operand, type = value
         if isinstance(operand, Const):
             return constant(operand.bits)
-        assert isinstance(operand, Value) and type.lo is not None and type.hi is not None
+        assert isinstance(operand, Value)
+        assert type.lo is not None
+        assert type.hi is not None
         if type.name == "u32":
             operand = self.extend(operand, signed=False)
         self.note(operand, type.lo, type.hi)
@@ -270,13 +285,15 @@ class Expressions(Integers):
         """The opposite of a predicate."""
         if isinstance(predicate, Const):
             return FALSE if predicate == TRUE else TRUE
-        return self.memoised(("!", predicate), lambda: self.builder.emit(opcodes.NOT, ("pred",), PRED, (predicate,), "p"))
+        return self.memoised(
+            ("!", predicate), lambda: self.builder.emit(opcodes.NOT, ("pred",), PRED, (predicate,), "p")
+        )
 
     def _cast(self, expr: CastExpr) -> Linear | Typed:
         type = element_type(expr.dtype)
         value = self.lower(expr.expr)
         if isinstance(value, Linear) and type in (I32_T, I64_T):
-            fits = -(2**31) <= value.lo and value.hi < 2**31
+            fits = value.lo >= -(2**31) and value.hi < 2**31
             if type is I64_T or fits or not value.wide:
                 return self.registers.make(value.terms, value.constant, type is I64_T) if type is I64_T else value
             return self._integer_value(Typed(self.register(value, 32), I32_T))
@@ -296,7 +313,7 @@ class Expressions(Integers):
         return self.flat_index(expr.buffer, expr.index)
 
 
-_LOWER: dict[type, Callable[[Expressions, object], Linear | Typed]] = {
+_LOWER: dict[type, Callable[[Expressions, Any], Linear | Typed]] = {
     Literal: Expressions._literal,
     Var: Expressions._var,
     Builtin: Expressions._builtin,

@@ -66,9 +66,7 @@ class Lowering:
         self.builder = Builder(self.kernel, entry)
         self.names = Names()
         self.memory = Memory(self.builder, signature)
-        self.expressions = Expressions(
-            self.builder, self.names, arithmetic, self.memory.flat_index, signature.threads
-        )
+        self.expressions = Expressions(self.builder, self.names, arithmetic, self.memory.flat_index, signature.threads)
         self.memory.expressions = self.expressions
         #: Whether the statement being lowered is the kernel's last.
         self.last = False
@@ -134,7 +132,7 @@ class Lowering:
     def prologue(self) -> None:
         """The parameters, the shared arrays, and what runs before the first statement."""
         signature, builder = self.signature, self.builder
-        if int("".join(filter(str.isdigit, self.kernel.target))) >= 90:
+        if self.arithmetic.sm >= 90:
             # Programmatic dependent launch: wait for the grid ahead before touching memory.
             builder.effect(opcodes.GRID_WAIT, ("wait",))
         for parameter in signature.parameters:
@@ -187,7 +185,9 @@ class Lowering:
             return
         buffer = self.signature.buffers.get(name)
         if buffer is not None and (buffer.dtype != I64_T.name or any(size != 1 for size in buffer.shape)):
-            raise InputError(f"the paged start {name!r} is no i64 scalar", hint="it is the position that the kernel reads")
+            raise InputError(
+                f"the paged start {name!r} is no i64 scalar", hint="it is the position that the kernel reads"
+            )
         pointer = self.memory.pointers[name]
         wide = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (Mem(pointer),), name)
         position = self.builder.cvt("u32.u64", wide, f"{name}.at")
@@ -217,7 +217,7 @@ class Lowering:
             count = 1
             for extent in array.extents:
                 count *= extent
-            if array.name in kernel._counters or not array.name.isidentifier():
+            if array.name in kernel.names or not array.name.isidentifier():
                 raise InputError(f"the shared array's name {array.name!r} is taken or no identifier", hint="rename it")
             kernel.shared.append(Shared(array.name, count * type.nbytes, max(type.nbytes, array.align or 0)))
             kernel.reserve(array.name)
@@ -257,5 +257,3 @@ def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmeti
     lowering.builder.loc = ""
     lowering.builder.ret()
     return lowering.kernel
-
-

@@ -17,8 +17,8 @@ from ptxc.ir.values import Const, Operand, Value, integer, real
 _SIN = (-0.16666655, 0.008332188, -0.00019518095)
 _COS = (-0.5, 0.041666646, -0.001388731, 2.4432327e-05)
 
-#: Minus pi/2 in three parts of 24 bits.
-_MINUS_HALF_PI = (-1.5707964, 4.371139e-08, 1.7151245e-15)
+#: Minus pi/2 in three parts of 24 bits, all negative: n = 0 times each is -0, which leaves x = -0 as it is.
+_MINUS_HALF_PI = (-1.5707963, -7.5497894e-08, -5.3903025e-15)
 #: Adding this rounds a number of magnitude below 2**22 to an integer, which the sum's last bits then are.
 _ROUND = 3 * 2.0**22
 #: Up to here three parts of pi/2 leave a remainder that is right to 1 ulp.

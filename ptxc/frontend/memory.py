@@ -81,7 +81,8 @@ class Memory:
             shape = shared.extents if shared is not None else self.buffer(name).shape
         if len(shape) != len(index):
             raise InputError(
-                f"{name!r} has {len(shape)} dimensions but is indexed with {len(index)}", hint="an index has one entry a dimension"
+                f"{name!r} has {len(shape)} dimensions but is indexed with {len(index)}",
+                hint="an index has one entry a dimension",
             )
         wide = shared is None and _elements(shape) > INT_MAX
         total = constant(0)
@@ -176,12 +177,13 @@ class Memory:
     def _advance(self, pointer: Value, by: Linear, nbytes: int) -> Value:
         """``pointer`` moved by as many elements."""
         e = self.expressions
-        if e.bits(by) == 64:
-            index = e.register(by, 64)
-            write = lambda: self.builder.emit(opcodes.MAD, ("lo", "s64"), B64, (index, integer(B64, nbytes), pointer), "addr")  # noqa: E731
-        else:
-            index = e.register(by, 32)
-            write = lambda: self.builder.emit(opcodes.MAD, ("wide", "s32"), B64, (index, integer(B32, nbytes), pointer), "addr")  # noqa: E731
+        bits = e.bits(by)
+        index = e.register(by, bits)
+        mods, bank = (("lo", "s64"), B64) if bits == 64 else (("wide", "s32"), B32)
+
+        def write() -> Value:
+            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, nbytes), pointer), "addr")
+
         return e.memoised(("advance", pointer, index, nbytes), write)
 
     def _paged(self, name: str, page: Paged, index: tuple[Expr, ...], plus: int) -> Mem:

@@ -1,4 +1,4 @@
-"""A kernel's interface: its parameters, its launch geometry and its shared memory, as Emmy's CUDA lowering derives them.
+"""A kernel's interface, as Emmy's CUDA lowering derives it: parameters, launch geometry, shared memory.
 
 The PTX that ptxc makes takes the place of Emmy's cubin, so all of this must equal what Emmy tells its launcher
 (``pipeline/passes/lowering/cuda/010_lower_kernelop.py``, ``ir/kernel/render.py``: the signature, ``_launch_bounds_for``
@@ -7,15 +7,20 @@ and ``pack_smem``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from emmy.compiler.dim import Dim, spans_one_page
+from emmy.compiler.dim import spans_one_page
 from emmy.compiler.ir.axis import Axis
+from emmy.compiler.ir.base import ConstantOp
+from emmy.compiler.ir.expr import Var
 from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile, TmaDescriptor
 from emmy.compiler.ir.stmt import Write, ZeroPrologue
 
 from ptxc.errors import InputError, TargetError, UnsupportedError
+from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.target import Target
 
 #: The block of a kernel whose tile names none (Emmy's scalar tier).
 DEFAULT_THREADS = 256
@@ -32,6 +37,8 @@ class Buffer:
     dtype: str
     shape: tuple[Any, ...]
     written: bool
+    #: The element of a scalar constant: a number, or Emmy's expression over the runtime integers.
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +101,14 @@ class Signature:
         return self.threads - self.tile.aux_threads
 
 
-def signature_of(op: KernelOp, node_id: str, hints: dict[str, Any]) -> Signature:
+def signature_of(
+    op: KernelOp, node_id: str, hints: Mapping[str, Any], constants: Mapping[str, ConstantOp]
+) -> Signature:
     """Derive a kernel's interface.
 
-    ``hints`` are the graph's (``cuda.indirect_inputs``, ``cuda.paged_buffers``). Raises InputError for a kernel
-    without exactly one tile, with more than 1,024 threads, or with hints that fit no buffer.
+    ``constants`` are the graph's scalar constants by name, ``hints`` the graph's (``cuda.indirect_inputs``,
+    ``cuda.paged_buffers``). Raises InputError for a kernel without exactly one tile, with more than 1,024 threads,
+    or with hints that fit no buffer.
     """
     tiles = [stmt for stmt in op.body if isinstance(stmt, Tile)]
     if len(tiles) != 1:
@@ -115,7 +125,7 @@ def signature_of(op: KernelOp, node_id: str, hints: dict[str, Any]) -> Signature
             statement="Tile",
             hint=f"the hardware runs 1 to {MAX_THREADS}; choose a smaller block_threads",
         )
-    buffers = _buffers(op)
+    buffers = _buffers(op, constants)
     paged = _paged(op, hints, buffers)
     indirect = tuple(name for name in hints.get("cuda.indirect_inputs", ()) if name in op.inputs)
     runtime = tuple(dict.fromkeys((*_symbols(op), *(axis.name for axis in op.serial))))
@@ -141,12 +151,16 @@ def signature_of(op: KernelOp, node_id: str, hints: dict[str, Any]) -> Signature
     )
 
 
-def _buffers(op: KernelOp) -> dict[str, Buffer]:
+def _buffers(op: KernelOp, constants: Mapping[str, ConstantOp]) -> dict[str, Buffer]:
     buffers = {}
     for tensors, written in ((op.inputs, False), (op.outputs, True)):
         for name, tensor in tensors.items():
             shape = tuple(d.as_static() if d.is_static else d for d in tensor.shape)
-            buffers[name] = Buffer(name, tensor.dtype.name, shape, written)
+            constant = constants.get(name)
+            value = (
+                None if constant is None else constant.value if constant.value is not None else constant.context_value
+            )
+            buffers[name] = Buffer(name, tensor.dtype.name, shape, written, value)
     for stmt in op.body:
         if isinstance(stmt, ZeroPrologue) and stmt.dst not in buffers:
             # Another kernel's accumulator: only its size in words is known here.
@@ -190,7 +204,7 @@ def _parameters(
 _INDIRECT = (("table", "table"), ("sel", "selector"), ("slot", "slot"))
 
 
-def _paged(op: KernelOp, hints: dict[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
+def _paged(op: KernelOp, hints: Mapping[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
     """The paged buffers of the kernel, from the hint's (name, axis, page, start) entries."""
     paged = {}
     for entry in hints.get("cuda.paged_buffers", ()):
@@ -198,7 +212,8 @@ def _paged(op: KernelOp, hints: dict[str, Any], buffers: dict[str, Buffer]) -> d
             name, axis, page, start = entry
         except (TypeError, ValueError):
             raise InputError(
-                f"the hint cuda.paged_buffers holds {entry!r}", hint="an entry is [buffer, axis, page size, start or null]"
+                f"the hint cuda.paged_buffers holds {entry!r}",
+                hint="an entry is [buffer, axis, page size, start or null]",
             ) from None
         if name not in buffers:
             continue
@@ -275,15 +290,16 @@ def _atomic_outputs(op: KernelOp) -> list[str]:
 
 
 def pack_shared(arrays: dict[str, Smem]) -> tuple[dict[str, int], int]:
-    """Byte offsets of the shared arrays in one pool, each aligned to its element or its own ``align``, and the total."""
+    """Byte offsets of the shared arrays in one pool, each aligned as it needs, and the pool's size."""
     from emmy.compiler.ir.kernel.ir import pack_smem
 
     offsets, total = pack_smem(arrays.values())
     return dict(offsets), int(total)
 
 
-def check_shared(signature: Signature, limit: int, target: str) -> None:
+def check_shared(signature: Signature, target: Target) -> None:
     """Raise TargetError when the kernel's shared memory exceeds what the target lets a CTA have."""
+    limit = target.max_shared_dynamic if signature.pool else target.max_shared_static
     if signature.shared_bytes > limit:
         raise TargetError(
             f"the kernel uses {signature.shared_bytes} bytes of shared memory, {target} has {limit} for a CTA",
@@ -291,9 +307,47 @@ def check_shared(signature: Signature, limit: int, target: str) -> None:
         )
 
 
-def grid_expression(signature: Signature) -> int | Any:
-    """The number of CTAs: a number, or Emmy's expression over the runtime integers."""
+def launch_of(signature: Signature) -> Launch:
+    """The launch description."""
+    return Launch(
+        grid=(_grid(signature), 1, 1),
+        block=(signature.threads, 1, 1),
+        dynamic_shared=signature.shared_bytes if signature.pool else 0,
+        static_shared=0 if signature.pool else signature.shared_bytes,
+        parameters=tuple(_launch_parameter(signature, parameter) for parameter in signature.parameters),
+        runtime=tuple(_runtime_integer(signature, name) for name in signature.runtime),
+        zero=signature.zero,
+    )
+
+
+def _grid(signature: Signature) -> int | str:
+    """The number of CTAs: a number, or an expression over the runtime integers."""
     if signature.ctas is not None:
         return signature.ctas
-    count: Dim = signature.tile.n_dim.ceil_div(signature.cells)
-    return count.expr
+    count: str = signature.tile.n_dim.ceil_div(signature.cells).expr.pretty()
+    return count
+
+
+def _launch_parameter(signature: Signature, parameter: Parameter) -> LaunchParameter:
+    type = "u64" if parameter.is_pointer else "u32"
+    buffer = signature.buffers.get(parameter.buffer)
+    if buffer is None or parameter.role in ("slot", "runtime"):
+        return LaunchParameter(parameter.name, parameter.role, type)
+    shape = tuple(size if isinstance(size, int) else size.expr.pretty() for size in buffer.shape)
+    value = buffer.value
+    constant = parameter.role == "input" and value is not None
+    if value is not None and not isinstance(value, (int, float)):
+        value = value.pretty()
+    role = "constant" if constant else parameter.role
+    return LaunchParameter(parameter.name, role, type, buffer.dtype, shape, value if constant else None)
+
+
+def _runtime_integer(signature: Signature, name: str) -> RuntimeInteger:
+    """Where an integer's value comes from: every dimension of a buffer that is just it."""
+    sizes = tuple(
+        (buffer.name, axis)
+        for buffer in signature.buffers.values()
+        for axis, size in enumerate(buffer.shape)
+        if not isinstance(size, int) and isinstance(size.expr, Var) and size.expr.name == name
+    )
+    return RuntimeInteger(name, sizes, dict(signature.serial).get(name, 0))

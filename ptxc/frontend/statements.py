@@ -64,7 +64,9 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
     word_type = F32_T if type is F32_T else element_type("u32")
     if stmt.carried != "unpack":
         mem = k.memory.locate(stmt.input, stmt.index)
-        loaded = k.memory.load_vector(stmt.input, mem, type, len(names), f"{names[0]}.v" if words < len(names) else names[0])
+        loaded = k.memory.load_vector(
+            stmt.input, mem, type, len(names), f"{names[0]}.v" if words < len(names) else names[0]
+        )
         for name, word in zip(packed, loaded, strict=True):
             (k.assign if stmt.carried else k.declare)(name, Typed(word, word_type))
         if stmt.carried:
@@ -184,4 +186,3 @@ STATEMENTS: dict[type, Callable[[Lowering, Any, str], None]] = {
     WarpBroadcast: threads.broadcast,
     TreeHalve: threads.tree,
 }
-

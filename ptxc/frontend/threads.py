@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from emmy.compiler.ir.kernel.ir import CpAsyncCommit, CpAsyncCopy, CpAsyncWait, Sync, TreeHalve, WarpBroadcast, WarpShuffle
+from emmy.compiler.ir.kernel.ir import (
+    CpAsyncCommit,
+    CpAsyncCopy,
+    CpAsyncWait,
+    Sync,
+    TreeHalve,
+    WarpBroadcast,
+    WarpShuffle,
+)
 
 from ptxc.errors import InputError
 from ptxc.frontend import elementwise
@@ -277,5 +285,3 @@ def _tree_in_block(k: Lowering, stmt: TreeHalve, length: int) -> None:
 def _store_states(k: Lowering, stmt: TreeHalve, at: Linear) -> None:
     for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
         k.memory.store(buffer, k.memory.address(buffer, at), k.names.typed(name))
-
-

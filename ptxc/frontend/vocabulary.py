@@ -251,7 +251,7 @@ def constructor(name: str) -> Constructor:
     """The constructor that a statement calls ``name``. Raises Refusal for any other name."""
     if name == "dtype":
         return Constructor("dtype", _numpy_dtype, {"name": kind_of(str)}, ["name"], frozenset({"name"}))
-    cls = _term_classes().get(name)
+    cls = term_classes().get(name)
     if cls is None:
         raise Refusal(f"Kernel IR has no {shown(name)}")
     return constructor_of(cls)
@@ -378,7 +378,7 @@ _CHECKED: dict[str, Callable[[Any], Callable[..., Any]]] = {
 
 
 @cache
-def _term_classes() -> dict[str, type]:
+def term_classes() -> dict[str, type]:
     """The classes that a statement's text may call, by name."""
     from emmy.compiler.ir.base import Op
     from emmy.compiler.ir.elementwise import ElementwiseImpl
@@ -406,4 +406,4 @@ def _annotation_names() -> dict[str, Any]:
     from emmy.compiler.ir.expr import Expr
     from emmy.compiler.tensor import Tensor
 
-    return {**_term_classes(), "Graph": Graph, "Expr": Expr, "Tensor": Tensor}
+    return {**term_classes(), "Graph": Graph, "Expr": Expr, "Tensor": Tensor}

@@ -1,0 +1,225 @@
+"""The whole compilation: from a graph of Emmy's to PTX text, one step a line in :func:`compile_kernel`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ptxc.errors import CompileError, InputError, InternalError, UsageError
+from ptxc.ir.kernel import Kernel
+from ptxc.launch import Launch
+from ptxc.recursion import with_room
+from ptxc.target import PtxVersion, Target, parse_target
+
+if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+    from emmy.compiler.ir.base import ConstantOp
+
+    from ptxc.frontend.reader import KernelNode
+    from ptxc.passes.pipeline import PassTime
+
+
+#: Called with the rank and name of a pass, and the kernel after it.
+Observer = Callable[[int, str, Kernel], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a compilation may be told. The command line's options of the same names."""
+
+    target: str = "sm_89"
+    #: ``"8.0"``; empty for the lowest that has what the kernel uses.
+    ptx_version: str = ""
+    #: ``precise``: CUDA's default arithmetic. ``fast``: ``nvcc --use_fast_math``.
+    math: str = "precise"
+    #: Whether multiplications and additions may be fused.
+    fma: bool = True
+    #: Passes to leave out.
+    disable: tuple[str, ...] = ()
+    #: The pass after which to stop; then there is no PTX text.
+    stop_after: str = ""
+    #: Check the IR after each pass.
+    verify_each: bool = False
+
+    def __post_init__(self) -> None:
+        if self.math not in ("precise", "fast"):
+            raise UsageError(f"there is no math mode {self.math!r}", hint="it is 'precise' or 'fast'")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What is known of a compilation. Seconds are of CPU."""
+
+    seconds: float
+    passes: tuple[PassTime, ...]
+    lines: int
+    #: Registers of each bank, and how many are live at once at most.
+    registers: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """One compiled kernel. ``ptx`` is a whole module; empty where the pipeline was stopped before the end."""
+
+    name: str
+    ptx: str
+    launch: Launch | None
+    stats: Stats
+    kernel: Kernel = field(repr=False)
+    version: PtxVersion
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModule:
+    """All kernels of a graph in one PTX text."""
+
+    ptx: str
+    kernels: tuple[CompiledKernel, ...]
+
+
+def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> list[CompiledKernel]:
+    """Compile every kernel of a graph, each to a PTX module of its own.
+
+    ``source`` is Emmy's ``Graph``, a path (``-`` is standard input), an open binary file or the mapping that JSON
+    gave; ``options`` are the fields of :class:`Options`. ``observe(rank, name, kernel)`` sees each kernel after each
+    pass. Raises CompileError (:mod:`ptxc.errors`) for what cannot be compiled.
+    """
+    from ptxc.frontend.reader import kernel_nodes
+
+    chosen = _options(options)
+    graph = graph_of(source)
+    return [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
+
+
+def compile_module(source: Any, *, observe: Observer | None = None, **options: Any) -> CompiledModule:
+    """Compile every kernel of a graph into one PTX module. Arguments and errors are those of :func:`compile`."""
+    chosen = _options(options)
+    kernels = compile(source, observe=observe, **options)
+    return CompiledModule(link(kernels, chosen), tuple(kernels))
+
+
+def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
+    """One PTX text with all kernels' entries, in the newest version that one of them needs.
+
+    Raises UsageError for two kernels of one name.
+    """
+    from ptxc.codegen.ptx import print_module
+
+    names = [kernel.name for kernel in kernels]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"two kernels are called {name!r}", hint="compile them to one file each")
+    if any(not kernel.ptx for kernel in kernels):
+        return ""
+    version = max(kernel.version for kernel in kernels)
+    return print_module([kernel.kernel for kernel in kernels], parse_target(options.target), version)
+
+
+def graph_of(source: Any) -> Graph:
+    """Emmy's graph for what the API takes as one. Raises InputError or UnsupportedError."""
+    from emmy.compiler.graph import Graph
+
+    from ptxc.frontend.reader import read_graph
+
+    return source if isinstance(source, Graph) else read_graph(source)
+
+
+def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Observer | None = None) -> CompiledKernel:
+    """Compile one kernel. Raises CompileError with the kernel's name, and the statement where one is at fault."""
+    from ptxc.frontend.lower import lower
+    from ptxc.frontend.math import Arithmetic
+    from ptxc.frontend.signature import check_shared, launch_of, signature_of
+
+    start = time.process_time()
+    target = parse_target(options.target)
+    arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
+
+    def build() -> tuple[Kernel, Launch]:
+        signature = signature_of(node.op, node.node_id, graph.hints.to_dict(), _constants(graph))
+        check_shared(signature, target)
+        return lower(node.op, signature, target.name, arithmetic), launch_of(signature)
+
+    try:
+        kernel, launch = with_room(build)
+        if observe is not None:
+            observe(10, "build", kernel)
+        return _finish(kernel, launch, target, options, observe, start)
+    except CompileError as error:
+        error.at(kernel=node.op.name or node.node_id)
+        raise
+    except Exception as fault:
+        what = f"{type(fault).__name__}: {fault}"
+        raise InternalError(what, kernel=node.op.name or node.node_id) from fault
+
+
+def _constants(graph: Graph) -> dict[str, ConstantOp]:
+    """The graph's constants, by the name of their buffer."""
+    from emmy.compiler.ir.base import ConstantOp
+
+    return {name: node.op for name, node in graph.nodes.items() if isinstance(node.op, ConstantOp)}
+
+
+def compile_ir(
+    text: str, *, name: str = "", start_at: str = "", observe: Observer | None = None, **options: Any
+) -> CompiledKernel:
+    """Compile a kernel in the IR's text form, from pass ``start_at`` on (all passes by default).
+
+    ``name`` is the file it came from, for errors. The target that the text names counts. Raises InputError for text
+    that is not a kernel or that the verifier refuses.
+    """
+    from ptxc.ir.text import parse_kernel
+    from ptxc.ir.verify import check
+
+    start = time.process_time()
+    kernel = parse_kernel(text, name)
+    try:
+        check(kernel, error=InputError)
+    except InputError as error:
+        error.at(file=name)
+        raise
+    options = {**options, "target": kernel.target}
+    return _finish(kernel, None, parse_target(kernel.target), _options(options), observe, start, start_at)
+
+
+def _finish(
+    kernel: Kernel, launch: Launch | None, target: Target, options: Options, observe: Observer | None, start: float,
+    start_at: str = "",
+) -> CompiledKernel:  # fmt: skip
+    """The passes, and the text."""
+    from ptxc.codegen.ptx import needed_version, print_module
+    from ptxc.passes.pipeline import Runner
+
+    runner = Runner(
+        disabled=options.disable,
+        stop_after=options.stop_after,
+        start_at=start_at,
+        verify=options.verify_each,
+        observe=observe,
+    )
+    runner.run(kernel)
+    needed = needed_version([kernel], target)
+    version = PtxVersion.parse(options.ptx_version) if options.ptx_version else needed
+    if version < needed:
+        raise UsageError(
+            f"the kernel needs PTX {needed}, not {version}", hint=f"leave out --ptx-version, or give {needed} or newer"
+        )
+    ptx = "" if kernel.ssa else print_module([kernel], target, version)
+    stats = Stats(
+        seconds=time.process_time() - start,
+        passes=tuple(runner.times),
+        lines=ptx.count("\n"),
+        registers={bank.name: counts for bank, counts in kernel.registers.items()},
+    )
+    return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version)
+
+
+def _options(options: Mapping[str, Any]) -> Options:
+    try:
+        return Options(**options)
+    except TypeError:
+        unknown = sorted(set(options) - set(Options.__dataclass_fields__))
+        raise UsageError(
+            f"there is no option {unknown[0]!r}", hint=f"options are {', '.join(Options.__dataclass_fields__)}"
+        ) from None

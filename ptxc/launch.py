@@ -1,0 +1,70 @@
+"""The launch description: everything that a launcher needs to run a compiled kernel."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchParameter:
+    """One parameter of the entry, in order.
+
+    ``role`` is ``input``, ``output``, ``constant`` (an input whose one element is known: ``value``), ``zero`` (a later
+    kernel's accumulator that this one zeroes), ``runtime`` (an integer), ``tensor_map``, ``start``, ``pages``,
+    ``table``, ``selector`` or ``slot``. ``type`` is ``u64`` for an address of global memory, ``u32`` for an integer.
+    ``shape`` holds numbers and expressions over the runtime integers.
+    """
+
+    name: str
+    role: str
+    type: str
+    dtype: str = ""
+    shape: tuple[int | str, ...] = ()
+    #: A constant's element: a number, or an expression over the runtime integers.
+    value: float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeInteger:
+    """An integer parameter: the sizes that it is taken from, as (buffer, dimension) pairs; all must agree.
+
+    ``serial`` is the number of launches for an integer that counts them, 0 for a size.
+    """
+
+    name: str
+    sizes: tuple[tuple[str, int], ...]
+    serial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to launch a kernel: grid (the first may be an expression over the runtime integers), block, memory."""
+
+    grid: tuple[int | str, int, int]
+    block: tuple[int, int, int]
+    #: Bytes of dynamic shared memory that the launch must give.
+    dynamic_shared: int
+    #: Bytes that the kernel declares itself.
+    static_shared: int
+    parameters: tuple[LaunchParameter, ...]
+    runtime: tuple[RuntimeInteger, ...]
+    #: Buffers that must hold zeros before each launch.
+    zero: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description as JSON takes it; ``docs/launch.md`` explains each key."""
+        return asdict(self)
+
+
+def evaluate(expression: int | str, integers: dict[str, int]) -> int:
+    """The value of a grid or shape expression, whose division rounds down.
+
+    Raises ValueError for text that is no integer expression, KeyError for an integer that is not given.
+    """
+    if isinstance(expression, int):
+        return expression
+    from emmy.compiler.ir.expr import parse
+
+    value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
+    return int(value)
