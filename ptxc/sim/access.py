@@ -57,7 +57,7 @@ def store(m: Machine, active: Active, space: str, addresses: Array, values: Arra
             if m.checks.race is not None:
                 m.checks.race.write(m, piece, size)
             if m.checks.init is not None:
-                m.checks.init.shared_written(m, piece.offsets, size)
+                m.checks.init.shared_written(piece.offsets, size)
         piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = part
 
 

@@ -78,9 +78,9 @@ def _part(piece: Piece, chosen: Mask) -> Piece:
 def _finish(m: Machine, piece: Piece, values: Array) -> None:
     size = values.dtype.itemsize
     if m.checks.race is not None:
-        m.checks.race.async_arrived(m, piece, size)
+        m.checks.race.async_arrived(piece, size)
     if m.checks.init is not None:
-        m.checks.init.shared_written(m, piece.offsets, size)
+        m.checks.init.shared_written(piece.offsets, size)
     piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = values
 
 

@@ -106,7 +106,7 @@ class Barriers:
         if active.full and operation.count is None and operation.waits and not operation.reduce:
             state = self._states.get(name)
             if state is None or not state.arrived.any():
-                self._completed(np.ones(len(m.geometry.ctas), np.bool_), operation, m.live)
+                self._completed(name, operation)
                 return [(next_block, active.index)]
         state = self._states.get(name)
         if state is None:
@@ -116,6 +116,8 @@ class Barriers:
             self._states[name] = state
         self._note(state, operation, active)
         going = []
+        if not operation.waits and m.checks.race is not None:
+            m.checks.race.arrived(m, name, active.index)
         if operation.waits:
             state.waiting.append(Waiting(operation, active.index, next_block))
         else:
@@ -153,12 +155,13 @@ class Barriers:
         ready = np.where(state.expected > 0, counts >= state.expected, everyone)
         if not ready.any():
             return []
-        return self._release(state, ready)
+        return self._release(name, state, ready)
 
-    def _release(self, state: _State, ready: Mask) -> list[tuple[int, Index]]:
+    def _release(self, name: int, state: _State, ready: Mask) -> list[tuple[int, Index]]:
         m = self._m
         here = np.repeat(ready, m.geometry.slots)
         going, left = [], []
+        waiting = np.zeros(m.threads, np.bool_)
         for entry in state.waiting:
             goes = here[entry.index]
             if not goes.all():
@@ -166,12 +169,13 @@ class Barriers:
             if goes.any():
                 index = entry.index[goes]
                 going.append((entry.next_block, index))
+                waiting[index] = True
                 if entry.operation.result is not None:
                     self._write_result(state, entry.operation, Active(index, False))
                 self._check_aligned(entry.operation, index, state.arrived)
         state.waiting = left
         if m.checks.race is not None:
-            m.checks.race.barrier(state.arrived & here)
+            m.checks.race.barrier(m, name, state.arrived & here, waiting)
         state.arrived &= ~here
         state.expected[ready] = 0
         return going
@@ -191,13 +195,13 @@ class Barriers:
             result = true.any(1)
         operation.result(m, active, result[m.geometry.cta_of_slot[active.index]])
 
-    def _completed(self, ready: Mask, operation: BarrierOperation, arrived: Mask) -> None:
+    def _completed(self, name: int, operation: BarrierOperation) -> None:
         """A barrier that every thread reached together completes."""
         m = self._m
         if m.checks.race is not None:
-            m.checks.race.barrier(arrived)
+            m.checks.race.barrier(m, name, m.live, m.live)
         if m.checks.sync:
-            self._check_aligned(operation, np.flatnonzero(arrived), arrived)
+            self._check_aligned(operation, np.flatnonzero(m.live), m.live)
 
     def _check_aligned(self, operation: BarrierOperation, index: Index, arrived: Mask) -> None:
         """An aligned barrier is for all threads of its warps, and without a count for all of the CTA."""

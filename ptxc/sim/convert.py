@@ -208,7 +208,7 @@ def decoded(bits: Array, element: str) -> Array:
     significand = pattern & (1 << fraction) - 1
     normal = exponent > 0
     significand = np.where(normal, significand + (1 << fraction), significand)
-    value = np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - 1 + form.least - fraction)
+    value: Array = np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - 1 + form.least - fraction)
     value = np.where(pattern >> (fraction + exponent_bits) & 1, -value, value)
     below = pattern & (1 << fraction + exponent_bits) - 1
     if element == "e4m3":

@@ -19,12 +19,14 @@ from ptxc.sim import syntax as ast
 from ptxc.sim.asynchronous import CopyQueue
 from ptxc.sim.findings import CHECKS, Finding, Findings
 from ptxc.sim.geometry import Dim3, geometry, padded
+from ptxc.sim.initialization import InitCheck
 from ptxc.sim.kernel import Kernel, bind
 from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
 from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.parser import parse
 from ptxc.sim.program import Extent, Parameter, Program
+from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 
@@ -189,6 +191,7 @@ class _Launch:
         self._block = block
         self._shared = shared
         self._findings = Findings()
+        self._global_race: GlobalRaceCheck | None = None
         self._statistics = Statistics()
         limit = math.prod(self._program.limits.get("maxntid", (1024,)))
         if math.prod(block) > limit:
@@ -214,6 +217,8 @@ class _Launch:
         progress: Callable[[int, int], None] | None,
     ) -> LaunchResult:
         regions, parameters = self._bind(args)
+        if "race" in checks:
+            self._global_race = GlobalRaceCheck(self._program)
         size = self._batch_size()
         completed = True
         try:
@@ -279,8 +284,12 @@ class _Launch:
             dynamic_shared=self._shared,
             findings=self._findings,
             copies=CopyQueue(where.threads),
-            checks=Checks(sync="sync" in checks, memory="memory" in checks),
+            checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
         )
+        if "init" in checks:
+            m.checks.init = InitCheck(m.shared.data.size, m.threads)
+        if "race" in checks:
+            m.checks.race = SharedRaceCheck(m)
         scheduler = Scheduler(self._kernel, m, max_steps)
         try:
             scheduler.run()

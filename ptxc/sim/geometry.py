@@ -17,7 +17,8 @@ class Geometry:
 
     ``tid``, ``ntid``, ``ctaid`` and ``nctaid`` are the special registers' three axes, ``lane`` and ``warp`` the
     thread's place in its CTA; arrays of u32, of one element where all threads agree. ``exists`` marks the slots that
-    are threads and not padding.
+    are threads and not padding. ``cta_of_slot`` counts the batch's CTAs, ``number_of_slot`` is the CTA's linear id in
+    the grid.
     """
 
     ctas: list[Dim3]
@@ -32,6 +33,7 @@ class Geometry:
     warp: Array
     exists: Mask
     cta_of_slot: Index
+    number_of_slot: Array
 
     @property
     def threads(self) -> int:
@@ -69,6 +71,7 @@ def geometry(ctas: list[Dim3], block: Dim3, grid: Dim3) -> Geometry:
         np.tile(linear // np.uint32(32), count),
         exists,
         np.repeat(np.arange(count, dtype=np.intp), slots),
+        np.repeat(ids @ np.array([1, grid[0], grid[0] * grid[1]], np.uint32), slots).astype(np.int32),
     )
 
 

@@ -92,7 +92,8 @@ def high_half(a: Array, b: Array) -> Array:
     bits = a.dtype.itemsize * 8
     if bits < 64:
         wide = np.dtype(f"{a.dtype.kind}{a.dtype.itemsize * 2}")
-        return (a.astype(wide) * b.astype(wide) >> wide.type(bits)).astype(a.dtype)
+        upper: Array = (a.astype(wide) * b.astype(wide) >> wide.type(bits)).astype(a.dtype)
+        return upper
     x, y = _unsigned(a), _unsigned(b)
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     x0, x1, y0, y1 = x & mask, x >> half, y & mask, y >> half
@@ -100,7 +101,8 @@ def high_half(a: Array, b: Array) -> Array:
     high = x1 * y1 + (middle >> half) + (((middle & mask) + x0 * y1) >> half)
     if a.dtype.kind == "i":
         high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return high.view(a.dtype)
+    signed: Array = high.view(a.dtype)
+    return signed
 
 
 def _product(m: Modifiers) -> Pure:

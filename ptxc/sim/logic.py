@@ -42,7 +42,7 @@ def _shift_left(m: Modifiers) -> Pure:
     last = np.uint32(kind.bits - 1)
 
     def shift(a: Array, n: Array) -> Array:
-        shifted = a << np.minimum(n, last).astype(kind.dtype)
+        shifted: Array = a << np.minimum(n, last).astype(kind.dtype)
         return shifted if (n <= last).all() else np.where(n > last, kind.dtype.type(0), shifted)
 
     return Pure((kind,), (kind, _U32), shift)
@@ -53,7 +53,7 @@ def _shift_right(m: Modifiers) -> Pure:
     last = np.uint32(kind.bits - 1)
 
     def shift(a: Array, n: Array) -> Array:
-        shifted = a >> np.minimum(n, last).astype(kind.dtype)
+        shifted: Array = a >> np.minimum(n, last).astype(kind.dtype)
         if kind.kind == "s" or (n <= last).all():
             return shifted
         return np.where(n > last, kind.dtype.type(0), shifted)
@@ -80,7 +80,8 @@ def _field_mask(length: Array, bits: int) -> Array:
     """``length`` ones from bit 0 upwards, of a type of ``bits`` bits; a length beyond that counts as ``bits``."""
     dtype = np.dtype(f"u{bits // 8}")
     short = np.minimum(length, bits - 1).astype(dtype)
-    return np.where(length >= bits, ~dtype.type(0), (dtype.type(1) << short) - dtype.type(1))
+    mask: Array = np.where(length >= bits, ~dtype.type(0), (dtype.type(1) << short) - dtype.type(1))
+    return mask
 
 
 def _extract(m: Modifiers) -> Pure:
@@ -93,14 +94,15 @@ def _extract(m: Modifiers) -> Pure:
         beyond = position >= bits
         shifted = values >> np.minimum(position, bits - 1).astype(unsigned)
         shifted = np.where(beyond, unsigned.type(0), shifted)
-        field = shifted & _field_mask(length, bits)
+        field: Array = shifted & _field_mask(length, bits)
         if kind.kind == "u":
             return field
         sign_at = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
         sign = (values >> np.maximum(sign_at, 0).astype(unsigned) & unsigned.type(1)).astype(np.bool_)
         have = np.minimum(length, np.maximum(bits - position.astype(np.int64), 0))
-        filled = field | np.where(sign & (length > 0), ~_field_mask(have, bits), unsigned.type(0))
-        return filled.view(kind.dtype)
+        filled: Array = field | np.where(sign & (length > 0), ~_field_mask(have, bits), unsigned.type(0))
+        signed: Array = filled.view(kind.dtype)
+        return signed
 
     return Pure((kind,), (kind, _U32, _U32), extract)
 
@@ -306,7 +308,7 @@ def comparison(name: str, kind: PtxType, ftz: bool) -> Callable[[Array, Array], 
             return _COMPARE[name](x, y)
         unordered = np.isnan(x) | np.isnan(y)
         if name == "ne":
-            return (x != y) & ~unordered
+            return np.not_equal(x, y) & ~unordered
         return _COMPARE[name[:-1]](x, y) | unordered
 
     return compare
@@ -378,7 +380,8 @@ def _test_property(m: Modifiers) -> Pure:
 
 
 def _is_subnormal(a: Array) -> Array:
-    return (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny)
+    small: Array = np.abs(a) < np.finfo(a.dtype).tiny
+    return small & np.not_equal(a, 0)
 
 
 _PROPERTIES: dict[str, Callable[[Array], Array]] = {

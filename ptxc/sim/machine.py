@@ -112,7 +112,7 @@ class Machine:
     def write(self, index: int, values: Array, active: Active) -> None:
         """Set a register in the ``active`` threads to ``values``, which no one may change afterwards."""
         if self.checks.init is not None:
-            self.checks.init.register_written(self, index, active)
+            self.checks.init.register_written(index, active)
         if active.full:
             self.registers[index] = values
             return

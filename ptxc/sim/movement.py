@@ -10,7 +10,7 @@ from ptxc.sim.access import load, store
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, reader, writer
 from ptxc.sim.machine import Active, Machine
 from ptxc.sim.program import WINDOW_SIZE, WINDOWS, Instruction, Memory, Operand, Vector
-from ptxc.sim.scalar import TYPES, Array, PtxType, container
+from ptxc.sim.scalar import TYPES, Array, Mask, PtxType, container
 
 SPACES = {
     "global": "global", "const": "const", "local": "local", "shared": "shared", "shared::cta": "shared",
@@ -243,9 +243,8 @@ def _is_space(instruction: Instruction) -> Action:
 
     def test(a: Array) -> Array:
         window = a // np.uint64(WINDOW_SIZE)
-        if space in WINDOWS:
-            return window == names.index(space)
-        return window > len(WINDOWS)
+        inside: Mask = window == names.index(space) if space in WINDOWS else window > len(WINDOWS)
+        return inside
 
     return bind_pure(instruction, Pure((TYPES["pred"],), (TYPES["u64"],), test))
 

@@ -34,7 +34,8 @@ def lanewise(kind: PtxType, function: Callable[[PtxType], Function]) -> Function
     def both(*operands: Array) -> Array:
         low = apply(*[x.astype(half).view(part.dtype) for x in operands])
         high = apply(*[(x >> shift).astype(half).view(part.dtype) for x in operands])
-        return low.view(half).astype(kind.dtype) | high.view(half).astype(kind.dtype) << shift
+        packed: Array = low.view(half).astype(kind.dtype) | high.view(half).astype(kind.dtype) << shift
+        return packed
 
     return both
 

@@ -109,7 +109,8 @@ def quantize(values: Array, target: Format, mode: str) -> Array:
         up = {"rn": True, "rna": True, "rz": False}.get(mode, (mode == "rp") == (values > 0))
         limit = np.where(up, np.inf, target.largest)
         rounded = np.where(over, np.copysign(limit, values), rounded)
-    return np.copysign(rounded, values)
+    signed: Array = np.copysign(rounded, values)
+    return signed
 
 
 _TO_INTEGER: dict[str, Callable[[Array], Array]] = {

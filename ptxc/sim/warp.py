@@ -46,6 +46,11 @@ class Collective:
     function: Function
 
     @property
+    def orders_memory(self) -> bool:
+        """Whether it is a barrier, which makes the lanes' writes visible to each other."""
+        return self.instruction.opcode in {"bar", "barrier"}
+
+    @property
     def key(self) -> str:
         """Operations of one key may meet each other."""
         return self.instruction.spelling
@@ -88,6 +93,8 @@ def execute(m: Machine, parts: list[tuple[Collective, Active]]) -> None:
         operands.append(joined.reshape(-1, 32))
     warps = Warps(m, present.reshape(-1, 32), members.reshape(-1, 32))
     results = parts[0][0].function(warps, *operands)
+    if m.checks.race is not None and parts[0][0].mask is not None:
+        m.checks.race.lanes_meet(present, members, orders_memory=parts[0][0].orders_memory)
     for collective, active in parts:
         for write, result in zip(collective.writers, results, strict=True):
             flat = np.broadcast_to(result, (m.threads // 32, 32)).reshape(-1)
@@ -191,7 +198,7 @@ def _match(instruction: Instruction) -> Collective:
 
 def _same_group(warps: Warps) -> Array:
     """For each warp and lane, which lanes take part with it, ``[warps, 32, 32]``."""
-    named = (warps.members[:, :, None] & _BITS[None, None, :]) != 0
+    named: Mask = (warps.members[:, :, None] & _BITS[None, None, :]) != 0
     return named & warps.taking_part[:, None, :]
 
 
@@ -277,12 +284,8 @@ def _elect(instruction: Instruction) -> Collective:
 def warp_barrier(instruction: Instruction) -> Collective:
     """``bar.warp.sync``: nothing but waiting, and memory ordered among those who wait."""
 
-    def order(warps: Warps) -> tuple[Array, ...]:
-        if warps.machine.checks.race is not None:
-            warps.machine.checks.race.warp_barrier(warps.taking_part, warps.members)
-        return ()
-
-    return Collective(instruction, reader(instruction.operands[0], TYPES["u32"], instruction), (), (), order)
+    mask = reader(instruction.operands[0], TYPES["u32"], instruction)
+    return Collective(instruction, mask, (), (), lambda warps: ())
 
 
 def _active_mask(instruction: Instruction) -> Action:
