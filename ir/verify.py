@@ -430,12 +430,12 @@ class _Verifier:
     def registers(self) -> None:
         counts = Counter(value.type for value in self.values.values())
         first = 1 + len(self.kernel.params) + len(self.kernel.shared)
-        for line, (bank, (count, peak)) in enumerate(self.kernel.registers.items(), first):
+        for line, (kind, (count, peak)) in enumerate(self.kernel.registers.items(), first):
             self.at = (-1, line)
             if self.kernel.ssa:
                 self.report(24, "registers are counted in register form")
-            if count != counts[bank]:
-                self.report(24, f"{bank} has {_count(counts[bank], counts[bank], 'register')}, not {count}")
+            if count != counts[kind]:
+                self.report(24, f"{kind} has {_count(counts[kind], counts[kind], 'register')}, not {count}")
             if peak > count:
                 self.report(24, f"{peak} of {count} registers are live at once")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
@@ -62,6 +63,10 @@ class _Maker:
             self.visible = above + block.params
             self.fill(block)
             pending += [(child, self.visible.copy()) for child in tree[block]]
+        if not kernel.ssa and random.random() < 0.5:
+            values = {value for instr in kernel.instrs() for value in instr.results}
+            counts = Counter(value.type for value in values)
+            kernel.registers = {bank: (count, random.randint(0, count)) for bank, count in counts.items()}
         return kernel
 
     def fill(self, block: Block) -> None:
