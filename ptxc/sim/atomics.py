@@ -76,6 +76,8 @@ def _atomic(instruction: Instruction) -> Action:
     count = int(m.choice(("v2", "v4", "v8"), "v1")[1:])
     kind = m.type()
     m.finish()
+    if kind.bits == 128 and name != "exch":
+        raise instruction.unsupported("128-bit compare-and-swap")
     address = address_reader(address_operand, instruction)
     operands = instruction.operands[2 if returns else 1 :]
     sources = [_vector(operand, kind, count, instruction) for operand in operands[: 2 if name == "cas" else 1]]

@@ -67,14 +67,17 @@ def _integer_to_integer(target: PtxType, sat: bool) -> Callable[[Array], Array]:
 
 
 def _real_to_integer(source: PtxType, target: PtxType, integral: str) -> Callable[[Array], Array]:
-    """Values beyond the target's range give its nearest one, NaN gives zero."""
+    """Values beyond the target's range give its nearest one. NaN gives zero, or the top bit if a type has 64 bits."""
     limits = np.iinfo(target.dtype)
     low, high = float(limits.min), float(limits.max)
+    wide = source.bits == 64 or target.bits == 64
+    nan = np.array([1 << (target.bits - 1) if wide else 0], f"u{target.size}").view(target.dtype)
 
     def apply(a: Array) -> Array:
         whole = _INTEGRAL[integral](widen(a, source))
         inside = np.where((whole > low) & (whole < high), whole, 0.0).astype(target.dtype)
-        return np.where(whole >= high, limits.max, np.where(whole <= low, limits.min, inside)).astype(target.dtype)
+        clamped = np.where(whole >= high, limits.max, np.where(whole <= low, limits.min, inside))
+        return np.where(np.isnan(whole), nan, clamped.astype(target.dtype))
 
     return apply
 
@@ -119,7 +122,7 @@ def _to_integral(source: PtxType, target: PtxType, integral: str) -> Callable[[A
 
 def _clamped(values: Array, target: str, relu: bool, finite: bool) -> Array:
     if relu:
-        values = np.where(np.isnan(values), values, np.maximum(values, 0.0))
+        values = np.where(values <= 0, 0.0, values)
     if finite:
         largest = FORMATS[target].largest
         values = np.where(np.isnan(values), values, np.clip(values, -largest, largest))
@@ -219,5 +222,26 @@ def decoded(bits: Array, element: str) -> Array:
     return value
 
 
-CONVERT: dict[str, Callable[[Modifiers], Pure]] = {"cvt": _convert}
+def _convert_pack(m: Modifiers) -> Pure:
+    """``cvt.pack``: two integers saturated and put side by side, below what a third operand holds (9.7.10.25)."""
+    m.choice(("sat",))
+    kinds = m.types()
+    three = len(kinds) == 3
+    if len(kinds) - three != 2:
+        raise m.instruction.unsupported("these types")
+    element, source = kinds[:2]
+    saturated = _integer_to_integer(element, sat=True)
+    unsigned, shift = np.dtype(f"u{element.size}"), np.uint32(element.bits)
+
+    def pack(a: Array, b: Array, *c: Array) -> Array:
+        high, low = (saturated(x).view(unsigned).astype(np.uint32) for x in (a, b))
+        both = high << shift | low
+        return c[0] << shift + shift | both if c else both
+
+    return Pure((TYPES["b32"],), (source, source, *kinds[2:]), pack)
+
+
+CONVERT: dict[str, Callable[[Modifiers], Pure]] = {
+    "cvt": lambda m: _convert_pack(m) if m.flag("pack") else _convert(m),
+}
 """Conversions."""

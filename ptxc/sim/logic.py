@@ -10,7 +10,7 @@ import numpy as np
 from ptxc.sim.binding import Modifiers, Pure
 from ptxc.sim.program import Immediate, Pair
 from ptxc.sim.rounding import flush
-from ptxc.sim.scalar import TYPES, Array, PtxType
+from ptxc.sim.scalar import HALVES, TYPES, Array, PtxType
 
 _U32, _PRED = TYPES["u32"], TYPES["pred"]
 _ONE, _ALL = np.uint32(1), np.uint32(0xFFFFFFFF)
@@ -286,6 +286,8 @@ _COMPARE: dict[str, Callable[[Array, Array], Array]] = {
 }
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _COMBINE = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_TRUE = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, "f16x2": 0x3C00, "bf16x2": 0x3F80}
+"""What ``set`` writes for true where the target is a float; an integer gets all ones."""
 _COMPARISONS = {*_COMPARE, *_UNSIGNED, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"}
 
 
@@ -314,6 +316,19 @@ def comparison(name: str, kind: PtxType, ftz: bool) -> Callable[[Array, Array], 
     return compare
 
 
+def _comparisons(name: str, kind: PtxType, ftz: bool) -> list[Callable[[Array, Array], Array]]:
+    """The comparison of ``kind``, or those of the low and the high half of a packed pair."""
+    if kind.name not in HALVES:
+        return [comparison(name, kind, ftz)]
+    part = TYPES[HALVES[kind.name]]
+    compare = comparison(name, part, ftz)
+
+    def low(a: Array, b: Array) -> Array:
+        return compare(a.astype(np.uint16).view(part.dtype), b.astype(np.uint16).view(part.dtype))
+
+    return [low, lambda a, b: low(a >> np.uint32(16), b >> np.uint32(16))]
+
+
 def _compare_parts(m: Modifiers) -> tuple[str, Callable[[Array, Array], Array] | None, bool]:
     name = m.choice(_COMPARISONS)
     combine = m.choice(_COMBINE, "")
@@ -323,17 +338,18 @@ def _compare_parts(m: Modifiers) -> tuple[str, Callable[[Array, Array], Array] |
 def _set_predicate(m: Modifiers) -> Pure:
     name, combine, ftz = _compare_parts(m)
     kind = m.type()
-    compare = comparison(name, kind, ftz)
+    compare, *upper = _comparisons(name, kind, ftz)
     two = isinstance(m.instruction.operands[0], Pair)
     results = (_PRED, _PRED) if two else (_PRED,)
     sources = (kind, kind) if combine is None else (kind, kind, _PRED)
 
-    def test(a: Array, b: Array, c: Array | None = None) -> Array | tuple[Array, Array]:
-        holds = compare(a, b)
-        first = holds if combine is None or c is None else combine(holds, c)
+    def test(a: Array, b: Array, *c: Array) -> Array | tuple[Array, Array]:
+        """With two results, the second is the complement's, or the upper half's of a packed pair."""
+        first = compare(a, b)
         if not two:
-            return first
-        return first, ~holds if combine is None or c is None else combine(~holds, c)
+            return combine(first, c[0]) if combine else first
+        second = upper[0](a, b) if upper else ~first
+        return (combine(first, c[0]), combine(second, c[0])) if combine else (first, second)
 
     return Pure(results, sources, test)
 
@@ -344,13 +360,17 @@ def _set(m: Modifiers) -> Pure:
     if len(kinds) != 2:
         raise m.instruction.wrong("set has two types")
     target, kind = kinds
-    compare = comparison(name, kind, ftz)
-    true = target.dtype.type(1) if target.kind == "f" else ~np.zeros((), target.dtype)
+    compares = _comparisons(name, kind, ftz)
+    pattern = np.uint64(_TRUE.get(target.name, (1 << target.bits) - 1))
+    if len(compares) == 2 and target.name not in HALVES:
+        pattern = np.uint64(0xFFFF)
 
-    def test(a: Array, b: Array, c: Array | None = None) -> Array:
-        holds = compare(a, b)
-        holds = holds if combine is None or c is None else combine(holds, c)
-        return np.where(holds, true, target.dtype.type(0)).astype(target.dtype)
+    def test(a: Array, b: Array, *c: Array) -> Array:
+        result = np.zeros(1, np.uint64)
+        for at, compare in enumerate(compares):
+            holds = combine(compare(a, b), c[0]) if combine else compare(a, b)
+            result = result | np.where(holds, pattern << np.uint64(16 * at), np.uint64(0))
+        return result.astype(f"u{target.size}").view(target.dtype)
 
     return Pure((target,), (kind, kind) if combine is None else (kind, kind, _PRED), test)
 

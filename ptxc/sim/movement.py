@@ -167,11 +167,11 @@ def _move(instruction: Instruction) -> Action:
         return _pack(instruction, kind, target, source)
     if isinstance(target, Vector):
         return _unpack(instruction, kind, target, source)
-    return bind_pure(instruction, _copy(kind, relaxed=kind.is_integer))
+    return bind_pure(instruction, _copy(kind))
 
 
-def _copy(kind: PtxType, relaxed: bool = False) -> Pure:
-    return Pure((kind,), (kind,), lambda a: a, relaxed=relaxed)
+def _copy(kind: PtxType) -> Pure:
+    return Pure((kind,), (kind,), lambda a: a)
 
 
 def _with_operands(instruction: Instruction, operands: tuple[Operand, ...]) -> Instruction:

@@ -16,18 +16,16 @@ import numpy as np
 from ptxc.sim import rounding
 from ptxc.sim.binding import Modifiers, Pure
 from ptxc.sim.rounding import MODES, canonical, flush, narrow, odd_sum, saturate, signed_zero, widen
-from ptxc.sim.scalar import TYPES, Array, PtxType
+from ptxc.sim.scalar import HALVES, TYPES, Array, PtxType
 
 Function = Callable[..., Array]
-
-_HALVES = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
 
 
 def lanewise(kind: PtxType, function: Callable[[PtxType], Function]) -> Function:
     """``function`` of a scalar type, applied to both halves where ``kind`` is a packed pair."""
-    if kind.name not in _HALVES:
+    if kind.name not in HALVES:
         return function(kind)
-    part = TYPES[_HALVES[kind.name]]
+    part = TYPES[HALVES[kind.name]]
     apply, shift = function(part), kind.dtype.type(part.bits)
     half = np.dtype(f"u{part.size}")
 
@@ -50,7 +48,7 @@ def finished(function: Function, ftz: bool, sat: bool = False, relu: bool = Fals
         if sat:
             result = saturate(result)
         if relu:
-            result = canonical(np.where(np.isnan(result), result, np.maximum(result, result.dtype.type(0))))
+            result = np.where(result <= 0, result.dtype.type(0), result)
         return result
 
     return apply if ftz or sat or relu else function
@@ -231,7 +229,8 @@ def _top_half(function: Callable[[Array], Array]) -> Function:
     def cut(values: Array) -> Array:
         small = np.abs(values) < np.finfo(np.float64).tiny
         kept = (values.view(np.uint64) & mask).view(np.float64)
-        return np.where(small, np.copysign(0.0, values), kept)
+        kept = np.where(small, np.copysign(0.0, values), kept)
+        return np.where(np.isnan(values), np.uint64(0x7FFFFFFF00000000).view(np.float64), kept)
 
     return lambda a: cut(function(cut(a)))
 

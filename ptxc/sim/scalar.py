@@ -70,6 +70,10 @@ TYPES: dict[str, PtxType] = _table()
 """Every type by the name that a modifier spells, without its dot."""
 
 
+HALVES = {"f16x2": "f16", "bf16x2": "bf16", "f32x2": "f32"}
+"""The element of each packed pair of floats that has arithmetic of its own."""
+
+
 def resize(values: Array, size: int, *, signed: bool) -> Array:
     """``values`` brought to ``size`` bytes an element: cut off, or extended by sign or zero (PTX ISA 9.4.1)."""
     have = values.dtype.itemsize

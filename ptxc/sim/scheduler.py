@@ -130,7 +130,7 @@ class Scheduler:
                 self._send(target, part)
         beyond = m.select(taken, choice >= len(targets))
         if beyond is not None:
-            m.report("memory", "brx", f"the index exceeds the {len(targets)} targets", beyond.index)
+            m.report("trap", "brx", f"the index exceeds the {len(targets)} targets", beyond.index)
             raise Stop
 
     def _exit(self, at: int, block: Block, active: Active) -> None:
@@ -154,7 +154,7 @@ class Scheduler:
         if others is not None:
             self._send(at + 1, others)
         if trapped is not None:
-            self._m.report("memory", "trap", "the kernel executes a trap", trapped.index)
+            self._m.report("trap", "trap", "the kernel executes a trap", trapped.index)
             raise Stop
 
     def _barrier(self, at: int, block: Block, active: Active) -> None:
