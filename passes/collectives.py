@@ -36,6 +36,8 @@ CTA, WARP, LANE = 0, 1, 2
 LEVELS = ("cta", "warp", "lane")
 _WARP_SIZE = 32
 
+_LANE_REGISTERS = (Sym("%tid.x"), Sym("%laneid"))
+
 #: The group that an instruction needs together.
 _NEEDS: dict[Opcode, int] = {
     opcodes.BAR: CTA,
@@ -47,78 +49,90 @@ _NEEDS: dict[Opcode, int] = {
 
 def run(kernel: Kernel) -> None:
     """Mark collectives, or raise DivergenceError."""
-    if not any(instr.op in _NEEDS or instr.op is opcodes.TILE_GUARD for instr in kernel.instrs()):
-        return
-    _Collectives(kernel).run()
+    ops = {instr.op for instr in kernel.instrs()}
+    if not ops.isdisjoint(_NEEDS):
+        _Collectives(kernel).run()
+    elif opcodes.TILE_GUARD in ops:
+        # Nothing to keep together: whoever is outside may leave.
+        for instr in kernel.instrs():
+            if instr.op is opcodes.TILE_GUARD:
+                instr.mods = (LEVELS[LANE],)
 
 
 class _Collectives:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.order = cfg.reverse_postorder(kernel)
+        self.position = {block: index for index, block in enumerate(self.order)}
         self.after = cfg.immediate_postdominators(kernel)
         self.levels: dict[Value, int] = {}
-        self.definitions: dict[Value, Instr] = {}
         #: Values that count a warp's lanes up from a multiple of 32: comparing one with a multiple of 32 splits
         #: no warp.
         self.lane_counters: set[Value] = set()
         #: At which level a block's threads are split, and the branch that splits them.
-        self.splits: dict[Block, tuple[int, Instr | None]] = {}
+        self.splits: dict[Block, tuple[int, Instr | None]] = dict.fromkeys(self.order, (CTA, None))
+        #: The level of each branch whose paths have been split already.
+        self.branches: dict[Block, int] = {}
+        #: Whether a value rose in a block that the walk had passed.
+        self.again = True
 
     def run(self) -> None:
-        self.splits = dict.fromkeys(self.order, (CTA, None))
-        # Levels only rise, and there are three: a few rounds reach the fixed point.
-        while self.round():
-            pass
+        # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
+        while self.again:
+            self.again = False
+            for index, block in enumerate(self.order):
+                self.walk(index, block)
         for block in self.order:
             self.check(block)
 
     # --------------------------------------------------------------------------------------------------- levels
 
-    def round(self) -> bool:
-        """One walk over all blocks; whether anything rose."""
-        changed = False
-        for block in self.order:
-            for instr in block.instrs:
-                changed |= self.visit(instr)
-            terminator = block.terminator
-            for edge in terminator.targets:
-                for value, arg in zip(edge.block.params, edge.args):
-                    changed |= self.rise(value, self.level(arg))
-            if len(terminator.targets) == 2:
-                changed |= self.branch(block, terminator)
-        return changed
+    def walk(self, index: int, block: Block) -> None:
+        """Raise what the block defines and passes on to the level of what it depends on."""
+        levels = self.levels
+        for instr in block.instrs:
+            if not instr.results:
+                continue
+            if instr.op is opcodes.TILE_COORDS:
+                self.coordinates(instr)
+                continue
+            level = self.highest(instr.operands)
+            if instr.op is opcodes.ATOM or instr.op is opcodes.SHFL:
+                level = LANE
+            elif instr.op is opcodes.ACTIVEMASK or (level == LANE and self.same_in_warp(instr)):
+                level = WARP
+            if level:
+                for value in instr.results:
+                    if levels.get(value, CTA) < level:
+                        levels[value] = level
+        terminator = block.instrs[-1]
+        for edge in terminator.targets:
+            for value, arg in zip(edge.block.params, edge.args, strict=True):
+                self.rise(value, self.highest((arg,)), self.position[edge.block] <= index)
+        if len(terminator.targets) == 2:
+            self.branch(index, block, terminator)
 
-    def level(self, operand: Operand) -> int:
-        if isinstance(operand, Value):
-            return self.levels.get(operand, CTA)
-        if isinstance(operand, Mem) and isinstance(operand.base, Value):
-            return self.levels.get(operand.base, CTA)
-        if isinstance(operand, Sym) and operand.name in ("%tid.x", "%laneid"):
-            return LANE if self.kernel.threads > 1 else CTA
-        return CTA
+    def highest(self, operands: tuple[Operand, ...]) -> int:
+        """The level of what depends on all of ``operands``."""
+        highest = CTA
+        for operand in operands:
+            kind = type(operand)
+            if kind is Mem:
+                operand = operand.base  # type: ignore[union-attr]
+                kind = type(operand)
+            if kind is Value:
+                level = self.levels.get(operand, CTA)  # type: ignore[arg-type]
+                if level > highest:
+                    highest = level
+            elif kind is Sym and operand in _LANE_REGISTERS and self.kernel.threads > 1:
+                return LANE
+        return highest
 
-    def rise(self, value: Value, level: int) -> bool:
+    def rise(self, value: Value, level: int, passed: bool) -> None:
+        """Raise a value to a level; if the walk has passed where it is used, another is needed."""
         if level > self.levels.get(value, CTA):
             self.levels[value] = level
-            return True
-        return False
-
-    def visit(self, instr: Instr) -> bool:
-        if not instr.results:
-            return False
-        if instr.op is opcodes.TILE_COORDS:
-            return self.coordinates(instr)
-        level = max((self.level(operand) for operand in instr.operands), default=CTA)
-        if instr.op is opcodes.ATOM or instr.op is opcodes.SHFL:
-            level = LANE
-        elif instr.op is opcodes.ACTIVEMASK or (level == LANE and self.same_in_warp(instr)):
-            level = WARP
-        changed = False
-        for value in instr.results:
-            self.definitions.setdefault(value, instr)
-            changed |= self.rise(value, level)
-        return changed
+            self.again |= passed
 
     def same_in_warp(self, instr: Instr) -> bool:
         """Whether an instruction gives one value a warp although its operand differs between lanes."""
@@ -139,53 +153,48 @@ class _Collectives:
             return bound >= 5
         return instr.op is opcodes.AND and bound & (_WARP_SIZE - 1) == 0
 
-    def coordinates(self, instr: Instr) -> bool:
+    def coordinates(self, instr: Instr) -> None:
         """A coordinate is ``cell / stride % extent``: the same where cells next to each other share the quotient."""
         cells = int(next(mod for mod in instr.mods if mod.startswith("cells=")).partition("=")[2])
-        grouped = {mod.partition("=")[2] for mod in instr.mods if mod.startswith(("grouped=", "other="))}
-        changed = False
+        pair = [int(mod.partition("=")[2]) for mod in instr.mods if mod.startswith(("grouped=", "other="))]
         stride = 1
         *coordinates, inside = instr.results
         for position in reversed(range(len(coordinates))):
             value, extent = coordinates[position], instr.operands[position]
-            self.definitions.setdefault(value, instr)
             level = _level_of_multiple(stride, cells)
-            if str(position) in grouped:
+            if position in pair:
                 # Both coordinates of a grouped pair come from the pair's common quotient.
-                inner = max(int(number) for number in grouped)
-                level = level if position == inner else self.levels.get(coordinates[inner], CTA)
-            changed |= self.rise(value, level)
+                level = level if position == max(pair) else self.levels.get(coordinates[position + 1], CTA)
+            self.rise(value, level, False)
             if stride == 1 and isinstance(extent, Const) and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
                 self.lane_counters.add(value)
             # An extent that is only known at run time multiplies the stride by at least 1.
             stride *= extent.bits if isinstance(extent, Const) else 1
-        self.definitions.setdefault(inside, instr)
-        return changed | self.rise(inside, _level_of_multiple(stride, cells))
+        self.rise(inside, _level_of_multiple(stride, cells), False)
 
     # ------------------------------------------------------------------------------------------------- branches
 
-    def branch(self, block: Block, terminator: Instr) -> bool:
+    def branch(self, index: int, block: Block, terminator: Instr) -> None:
         """Split the blocks between a branch and where its paths meet at the level of its condition."""
-        level = self.level(terminator.operands[0])
-        if level == CTA:
-            return False
+        level = self.highest(terminator.operands)
+        if level <= self.branches.get(block, CTA):
+            return
+        self.branches[block] = level
         meeting = self.after.get(block)
         region = self.region(block, meeting)
-        changed = False
         for inner in region:
             if self.splits[inner][0] < level:
                 self.splits[inner] = (level, terminator)
-                changed = True
-            changed |= self.spread(inner, level)
+        # Where paths meet, a parameter depends on the path that each thread took.
+        for inner in (*region, *((meeting,) if meeting is not None else ())):
+            for value in inner.params:
+                self.rise(value, level, self.position[inner] <= index)
         if block in region:
             # Threads leave this loop at different times: whatever it computed differs after it.
             for inner in region:
                 for instr in inner.instrs:
                     for value in instr.results:
-                        changed |= self.rise(value, level)
-        if meeting is not None:
-            changed |= self.spread(meeting, level)
-        return changed
+                        self.rise(value, level, True)
 
     def region(self, block: Block, meeting: Block | None) -> list[Block]:
         """The blocks on the paths from a branch to where they meet."""
@@ -197,13 +206,6 @@ class _Collectives:
                 seen[inner] = None
                 stack += [after for after in inner.successors() if after is not meeting]
         return list(seen)
-
-    def spread(self, block: Block, level: int) -> bool:
-        """Where paths meet, a parameter depends on the path that each thread took."""
-        changed = False
-        for value in block.params:
-            changed |= self.rise(value, level)
-        return changed
 
     # ------------------------------------------------------------------------------------------------- checking
 
@@ -223,7 +225,7 @@ class _Collectives:
                 rewritten += self.full_mask(instr)
                 continue
             if instr.op is opcodes.TILE_GUARD:
-                instr.mods = (LEVELS[self.level(instr.operands[0])],)
+                instr.mods = (LEVELS[self.highest(instr.operands)],)
             rewritten.append(instr)
         block.instrs = rewritten
         block.collective = "" if widest == LANE else LEVELS[widest]
@@ -254,7 +256,7 @@ class _Collectives:
         source = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
         name = f"barrier {number}" if number is not None else "the warp's barrier"
-        group = "a warp" if instr.op is opcodes.BAR_WARP or self.level(predicate) == LANE else "the CTA"
+        group = "a warp" if instr.op is opcodes.BAR_WARP or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(
             f"only some threads of {group} reach {name}: the branch of {str(branch.loc) or branch!r} "
             f"depends on %{source.name}, which differs between threads",
@@ -265,21 +267,19 @@ class _Collectives:
 
     def source(self, value: Value) -> Value:
         """The value nearest to the thread's own number that makes ``value`` differ."""
+        definitions = {result: instr for instr in self.kernel.instrs() for result in instr.results}
+        level = self.levels[value]
         seen = set()
         while value not in seen:
             seen.add(value)
-            instr = self.definitions.get(value)
+            instr = definitions.get(value)
             if instr is None or instr.op is opcodes.TILE_COORDS:
                 break
-            operands = [
-                operand.base if isinstance(operand, Mem) else operand
-                for operand in instr.operands
-                if self.level(operand) == self.level(value)
-            ]
-            inner = next((operand for operand in operands if isinstance(operand, Value)), None)
-            if inner is None:
+            operands = [operand.base if isinstance(operand, Mem) else operand for operand in instr.operands]
+            inner = [o for o in operands if isinstance(o, Value) and self.levels.get(o, CTA) >= level]
+            if not inner:
                 break
-            value = inner
+            value = inner[0]
         return value
 
 

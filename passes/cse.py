@@ -66,7 +66,9 @@ def _reads_constant_memory(instr: Instr) -> bool:
 
 def _key(instr: Instr) -> Hashable:
     operands = instr.operands
-    if instr.op.commutative and len(operands) == 2 and id(operands[0]) > id(operands[1]):
-        # Any order does that is the same for the same two operands; it decides about nothing else.
-        operands = (operands[1], operands[0])
+    if instr.op.commutative and len(operands) == 2:
+        a, b = operands
+        # Constants last. Of two values any order does that is the same for both; it decides about nothing else.
+        if not isinstance(a, Value) or (isinstance(b, Value) and id(a) > id(b)):
+            operands = (b, a)
     return (instr.op, instr.mods, operands)
