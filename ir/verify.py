@@ -40,7 +40,7 @@ Values
       them are live at once.
 
 What needs a control-flow graph (10, 20, 23) is checked where 3 to 9 hold. Whether the target has an instruction is
-no question of form: :func:`ptxc.ir.opcodes.requirements` knows.
+no question of form: ``ptxc.ir.opcodes.requirements`` knows.
 """
 
 from __future__ import annotations
