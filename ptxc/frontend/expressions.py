@@ -295,7 +295,7 @@ class Expressions(Integers):
         if isinstance(value, Linear) and type in (I32_T, I64_T):
             fits = value.lo >= -(2**31) and value.hi < 2**31
             if type is I64_T or fits or not value.wide:
-                return self.registers.make(value.terms, value.constant, type is I64_T) if type is I64_T else value
+                return value.as_wide(type is I64_T)
             return self._integer_value(Typed(self.register(value, 32), I32_T))
         converted = self.to(value, type)
         return self._integer_value(converted) if type.is_integer else converted

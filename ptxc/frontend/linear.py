@@ -13,7 +13,7 @@ would be undefined in Emmy's CUDA, so ranges of such expressions are cut to 32 b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import gcd
 from typing import NamedTuple
 
@@ -33,17 +33,42 @@ class Atom(NamedTuple):
 
 
 class Linear:
-    """``sum(coefficient * register) + constant`` with its range. Immutable; made by :class:`Registers`."""
+    """``sum(coefficient * register) + constant``. Immutable; made by :class:`Registers` and :func:`constant`."""
 
-    __slots__ = ("constant", "hi", "lo", "terms", "wide")
+    __slots__ = ("_range", "constant", "registers", "terms", "wide")
 
-    def __init__(self, terms: dict[Value, int], constant: int, lo: int, hi: int, wide: bool) -> None:
+    def __init__(
+        self, registers: Registers | None, terms: dict[Value, int], constant: int, wide: bool,
+        range: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        #: What knows the registers' ranges; None for a constant.
+        self.registers = registers
         self.terms = terms
         self.constant = constant
-        self.lo = lo
-        self.hi = hi
         #: Whether C computes it in 64 bits.
         self.wide = wide
+        self._range = range
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value that it can have. Most are never asked for, so it is computed late."""
+        found = self._range
+        if found is None:
+            found = (self.constant, self.constant)
+            if self.registers is not None:
+                found = self.registers.range_of(self.terms, self.constant, self.wide)
+            self._range = found
+        return found
+
+    @property
+    def lo(self) -> int:
+        """The least value that it can have."""
+        return self.range[0]
+
+    @property
+    def hi(self) -> int:
+        """The greatest value that it can have."""
+        return self.range[1]
 
     @property
     def is_constant(self) -> bool:
@@ -54,6 +79,15 @@ class Linear:
         """Whether both always have the same value."""
         return self.constant == other.constant and self.terms == other.terms
 
+    def as_wide(self, wide: bool) -> Linear:
+        """The same value, computed in 64 bits or in 32."""
+        return self if wide == self.wide else Linear(self.registers, self.terms, self.constant, wide, self._range)
+
+    def within(self, lo: int, hi: int) -> Linear:
+        """The same value, which is known to lie in [lo, hi] too."""
+        mine = self.range
+        return Linear(self.registers, self.terms, self.constant, self.wide, (max(lo, mine[0]), min(hi, mine[1])))
+
     def __repr__(self) -> str:
         parts = [f"{c}*{v}" for v, c in self.terms.items()]
         return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
@@ -61,7 +95,7 @@ class Linear:
 
 def constant(value: int) -> Linear:
     """A constant, with C's type for Emmy's spelling of it: beyond 32768 in magnitude it is ``long long``."""
-    return Linear({}, value, value, value, abs(value) > 32768)
+    return Linear(None, {}, value, abs(value) > 32768)
 
 
 class Registers:
@@ -82,7 +116,7 @@ class Registers:
     def linear(self, value: Value, wide: bool = False) -> Linear:
         """The sum that is just ``value``."""
         lo, hi, _ = self._atoms[value]
-        return Linear({value: 1}, 0, lo, hi, wide)
+        return Linear(self, {value: 1}, 0, wide, (lo, hi))
 
     def ordered(self, terms: dict[Value, int]) -> list[tuple[Value, int]]:
         """The terms with registers of outer loops first."""
@@ -97,22 +131,26 @@ class Registers:
 
     def make(self, terms: dict[Value, int], offset: int, wide: bool) -> Linear:
         """The sum of ``terms`` (none with coefficient 0) and ``offset``."""
+        return Linear(self, terms, offset, wide)
+
+    def range_of(self, terms: dict[Value, int], offset: int, wide: bool) -> tuple[int, int]:
+        """The range of a sum."""
         lo = hi = offset
         atoms = self._atoms
         for value, coefficient in terms.items():
-            atom = atoms[value]
+            least, most, _ = atoms[value]
             if coefficient > 0:
-                lo += coefficient * atom.lo
-                hi += coefficient * atom.hi
+                lo += coefficient * least
+                hi += coefficient * most
             else:
-                lo += coefficient * atom.hi
-                hi += coefficient * atom.lo
-        if not wide:
+                lo += coefficient * most
+                hi += coefficient * least
+        if not wide and (lo < INT_MIN or hi > INT_MAX):
             # Outside these the C expression overflows, which Emmy's CUDA leaves undefined.
             lo, hi = max(lo, INT_MIN), min(hi, INT_MAX)
             if lo > hi:
                 lo, hi = INT_MIN, INT_MAX
-        return Linear(terms, offset, lo, hi, wide)
+        return lo, hi
 
     def add(self, a: Linear, b: Linear, factor: int = 1) -> Linear:
         """``a + factor * b``."""
@@ -122,19 +160,25 @@ class Registers:
         if not a.terms and factor == 1:
             return self.make(b.terms, a.constant + b.constant, wide)
         terms = dict(a.terms)
-        for value, coefficient in b.terms.items():
-            total = terms.get(value, 0) + factor * coefficient
-            if total:
-                terms[value] = total
-            else:
-                terms.pop(value, None)
+        _accumulate(terms, b.terms, factor)
         return self.make(terms, a.constant + factor * b.constant, wide)
+
+    def weighted(self, entries: Sequence[Linear], weights: Sequence[int], wide: bool) -> Linear:
+        """``sum(weight * entry)``, in 64 bits if an entry is or ``wide`` says so."""
+        terms: dict[Value, int] = {}
+        offset = 0
+        for entry, weight in zip(entries, weights, strict=True):
+            offset += weight * entry.constant
+            wide = wide or entry.wide
+            if entry.terms:
+                _accumulate(terms, entry.terms, weight)
+        return self.make(terms, offset, wide)
 
     def scale(self, a: Linear, factor: int, wide: bool = False) -> Linear:
         """``factor * a``, in 64 bits if ``a`` is or ``wide`` says so."""
         wide = wide or a.wide
         if factor == 0:
-            return Linear({}, 0, 0, 0, wide)
+            return Linear(self, {}, 0, wide)
         if factor == 1 and wide == a.wide:
             return a
         return self.make({v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
@@ -145,6 +189,16 @@ class Registers:
         multiples = {v: c // divisor for v, c in a.terms.items() if c % divisor == 0}
         others = {v: c for v, c in a.terms.items() if c % divisor}
         return self.make(multiples, quotient, a.wide), self.make(others, rest, a.wide)
+
+
+def _accumulate(terms: dict[Value, int], more: dict[Value, int], factor: int) -> None:
+    """Add ``factor * more`` to ``terms``."""
+    for value, coefficient in more.items():
+        total = terms.get(value, 0) + factor * coefficient
+        if total:
+            terms[value] = total
+        else:
+            terms.pop(value, None)
 
 
 def common_factor(terms: Iterable[int], divisor: int) -> int:

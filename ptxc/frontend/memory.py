@@ -44,6 +44,7 @@ class Memory:
         self.signature = signature
         self.expressions: Expressions  # set by the lowering: indices need expressions, and FlatIndex needs this
         self.pointers: dict[str, Value] = {}
+        self._known_strides: dict[tuple[Any, ...], tuple[tuple[int, ...] | None, bool]] = {}
         #: Where paged writes start, by the name of the scalar that says so.
         self.starts: dict[str, Linear] = {}
 
@@ -84,22 +85,34 @@ class Memory:
                 f"{name!r} has {len(shape)} dimensions but is indexed with {len(index)}",
                 hint="an index has one entry a dimension",
             )
-        wide = shared is None and _elements(shape) > INT_MAX
-        total = constant(0)
-        stride: Linear = constant(1)
-        for size, entry in zip(reversed(shape), reversed(index), strict=True):
-            term = integers.multiply(self._widened(integers.integer(entry), wide), stride)
-            total = integers.registers.add(total, term)
-            extent = constant(size) if isinstance(size, int) else integers.integer(size.expr)
-            stride = self._narrowed(integers.multiply(stride, extent))
+        entries = [integers.integer(entry) for entry in index]
+        weights, wide = self._strides(name, shape)
+        if weights is not None:
+            return integers.registers.weighted(entries, weights, wide)
+        return self._dynamic_index(entries, shape, wide)
+
+    def _strides(self, name: str, shape: tuple[Any, ...]) -> tuple[tuple[int, ...] | None, bool]:
+        """The row-major strides of a shape, None where they depend on runtime integers; and whether the offsets
+        need 64 bits."""
+        known = self._known_strides.get(shape)
+        if known is None:
+            strides: list[int] | None = [1]
+            for size in reversed(shape[1:]):
+                strides = [size * strides[0], *strides] if strides is not None and isinstance(size, int) else None
+            wide = name not in self.signature.shared and _elements(shape) > INT_MAX
+            known = self._known_strides[shape] = (None if strides is None else tuple(strides), wide)
+        return known
+
+    def _dynamic_index(self, entries: list[Linear], shape: tuple[Any, ...], wide: bool) -> Linear:
+        """The offset in a buffer whose strides depend on runtime integers."""
+        e = self.expressions
+        total, stride = constant(0), constant(1)
+        for size, entry in zip(reversed(shape), reversed(entries), strict=True):
+            total = e.registers.add(total, e.multiply(entry.as_wide(wide or entry.wide), stride))
+            extent = constant(size) if isinstance(size, int) else e.integer(size.expr)
+            # A stride is an int for C however large the literals in it.
+            stride = e.multiply(stride, extent).as_wide(False)
         return total
-
-    def _widened(self, a: Linear, wide: bool) -> Linear:
-        return Linear(a.terms, a.constant, a.lo, a.hi, True) if wide else a
-
-    def _narrowed(self, stride: Linear) -> Linear:
-        """A stride is an ``int`` for C however large the literals in it."""
-        return Linear(stride.terms, stride.constant, stride.lo, stride.hi, False) if stride.wide else stride
 
     def swizzled(self, mode: str, flat: Linear) -> Linear:
         """Where a swizzled slab keeps element ``flat``. Raises UnsupportedError for a mode that ptxc lacks."""
@@ -153,7 +166,7 @@ class Memory:
         base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
         e.note(base, 0, INT_MAX)
         terms = {base: 1, **{value: c * nbytes for value, c in flat.terms.items()}}
-        register = e.register(Linear(terms, 0, 0, INT_MAX, False), 32)
+        register = e.register(e.registers.make(terms, 0, False), 32)
         assert isinstance(register, Value)
         return Mem(register, offset)
 
@@ -201,13 +214,9 @@ class Memory:
         entries[page.axis] = e.modulo(position, size)
         table = self._global(self.pointers[name], e.divide(position, size), 8)
         base = e.memoised(("page", table), lambda: self._load_pointer(table))
-        total, stride = constant(0), constant(1)
-        for axis in reversed(range(len(shape))):
-            total = e.registers.add(total, e.multiply(entries[axis], stride))
-            extent = shape[axis]
-            extent = page.page if axis == page.axis else extent
-            stride = e.multiply(stride, constant(extent) if isinstance(extent, int) else e.integer(extent.expr))
-        return self._global(base, total, self.type_of(name).nbytes)
+        shape = (*shape[: page.axis], page.page, *shape[page.axis + 1 :])
+        offset = self._dynamic_index(entries, shape, _elements(shape) > INT_MAX)
+        return self._global(base, offset, self.type_of(name).nbytes)
 
     def _load_pointer(self, mem: Mem) -> Value:
         generic = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (mem,), "page")

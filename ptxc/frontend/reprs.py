@@ -22,7 +22,7 @@ from ptxc.frontend.vocabulary import Call, Refusal, constructor, enum_member, ha
 
 #: How many calls and rows may stand inside one another. Emmy's deepest real kernel has 18.
 MAX_DEPTH = 2_000
-#: The work that one file may cause, in units of some 100 ns. Emmy's largest real kernel causes about 1,000,000.
+#: The work that one file may cause, in units of some 100 ns. Emmy's largest real kernel causes 600,000.
 MAX_WORK = 64_000_000
 
 #: Calls with so many levels inside them are taken in one piece.

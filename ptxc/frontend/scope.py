@@ -27,32 +27,35 @@ Entry = Typed | Linear
 
 
 class Names:
-    """The scopes that are open, innermost last."""
+    """What every name stands for where the lowering is, and what it stood for around the scopes that are open."""
 
-    __slots__ = ("_scopes",)
+    __slots__ = ("_entries", "_shadowed")
 
     def __init__(self) -> None:
-        self._scopes: list[dict[str, Entry]] = [{}]
+        self._entries: dict[str, Entry] = {}
+        #: For each open scope, its names, with what they stood for outside.
+        self._shadowed: list[dict[str, Entry | None]] = [{}]
 
     def push(self) -> None:
         """Open a scope."""
-        self._scopes.append({})
+        self._shadowed.append({})
 
     def pop(self) -> None:
         """Close the innermost scope; its names are gone."""
-        self._scopes.pop()
+        for name, outer in self._shadowed.pop().items():
+            if outer is None:
+                del self._entries[name]
+            else:
+                self._entries[name] = outer
 
     def declare(self, name: str, entry: Entry) -> None:
         """Bind ``name`` in the innermost scope, shadowing outer ones."""
-        self._scopes[-1][name] = entry
+        self._shadowed[-1].setdefault(name, self._entries.get(name))
+        self._entries[name] = entry
 
     def find(self, name: str) -> Entry | None:
         """What ``name`` stands for, None where it is unknown."""
-        for scope in reversed(self._scopes):
-            entry = scope.get(name)
-            if entry is not None:
-                return entry
-        return None
+        return self._entries.get(name)
 
     def typed(self, name: str) -> Typed:
         """The value of ``name``, which must be one (not an index). Raises InputError where it is unknown."""
@@ -64,8 +67,6 @@ class Names:
 
     def assign(self, name: str, entry: Entry) -> None:
         """Replace the value of the innermost ``name``."""
-        for scope in reversed(self._scopes):
-            if name in scope:
-                scope[name] = entry
-                return
-        raise InputError(f"{name!r} is assigned but not declared", hint="its loop or an Init must declare it")
+        if name not in self._entries:
+            raise InputError(f"{name!r} is assigned but not declared", hint="its loop or an Init must declare it")
+        self._entries[name] = entry
