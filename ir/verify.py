@@ -18,6 +18,7 @@ Blocks and edges
 Instructions
   11. The modifiers are among the row's, none twice, with a number where the row has a ``=``; the types come last, as
       many as the row takes, and a vector form stands before its type. The types of ``bitcast`` are equally wide.
+      ``tile.coords`` has ``cells`` and ``aux``, and to group two of its axes ``group``, ``grouped`` and ``other``.
   12. There are as many results and operands as the signature says; ``atom`` takes a third operand for ``cas`` alone.
   13. Every result and operand is of the kind and bank that its letter names.
   14. Constants are normalised: integers and predicates signed in their bank's width, floats their bits.
@@ -55,7 +56,21 @@ from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
-from ptxc.ir.opcodes import ATOM, BITCAST, BRA, END, MOV, READ, SYNC, WRITE, Opcode, Signature, bank, signature
+from ptxc.ir.opcodes import (
+    ATOM,
+    BITCAST,
+    BRA,
+    END,
+    MOV,
+    READ,
+    SYNC,
+    TILE_COORDS,
+    WRITE,
+    Opcode,
+    Signature,
+    bank,
+    signature,
+)
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -136,6 +151,7 @@ def _lines(kernel: Kernel) -> Iterator[tuple[Place | None, str]]:
 
 # ------------------------------------------------------------------------------------------- forms of instructions
 
+_NUMBER = re.compile(r"[0-9]{1,9}").fullmatch
 _SPACES = ("param", "global", "shared", "const", "local")
 
 
@@ -168,6 +184,10 @@ def _form(op: Opcode, mods: tuple[str, ...], results: int, operands: int) -> _Fo
         row = signature(op, mods) or _repeated(op, mods, operands)
     except KeyError:
         return _Form(((11, f"there is no {name}"),))
+    if op is TILE_COORDS and not _is_tile(
+        {key: int(number) for key, number in (mod.split("=") for mod in mods)}, operands
+    ):
+        faults.append((11, f"{name} does not say how {operands} axes are tiled"))
     if op is BITCAST and len({bank.bits for bank in (*row.results, *row.operands) if bank}) > 1:
         faults.append((11, f"{name} changes the width"))
     least = row.least_operands + (op is ATOM and "cas" in mods)
@@ -178,6 +198,17 @@ def _form(op: Opcode, mods: tuple[str, ...], results: int, operands: int) -> _Fo
     if not least <= results <= most:
         faults.append((12, f"{name} has {_count(least, most, 'result')}, not {results}"))
     return _Form(tuple(faults)) if faults else _Form((), row.results, _slots(row, mods))
+
+
+def _is_tile(numbers: dict[str, int], axes: int) -> bool:
+    """Whether the modifiers of ``tile.coords`` describe a tile with so many axes."""
+    match sorted(numbers):
+        case ["aux", "cells"]:
+            return numbers["cells"] > 0
+        case ["aux", "cells", "group", "grouped", "other"]:
+            grouped, other = numbers["grouped"], numbers["other"]
+            return numbers["cells"] > 0 and numbers["group"] > 0 and grouped != other and max(grouped, other) < axes
+    return False
 
 
 def _count(least: int, most: int, noun: str) -> str:
@@ -209,7 +240,7 @@ def _modifier_faults(op: Opcode, mods: tuple[str, ...]) -> Iterator[str]:
     for name, mod in zip(names, mods):
         if name not in op.modifiers:
             yield f"{op} has no modifier {mod}"
-        elif name.endswith("=") and not mod[len(name) :].isdecimal():
+        elif name.endswith("=") and not _NUMBER(mod[len(name) :]):
             yield f"the modifier {name} of {op} takes a number"
     count = 2 if "D" in op.results else int(not op.modifiers.isdisjoint(types.OF_MODIFIER))
     rest = names[: max(0, len(names) - count)]

@@ -92,7 +92,7 @@ class _Maker:
         mods = self.modifiers(op)
         row = signature(op, mods)
         if row is None:
-            extents = tuple(self.register_or_constant(B32) for _ in range(self.random.randint(0, 3)))
+            extents = tuple(self.register_or_constant(B32) for _ in range(self.random.randint(2 * (len(mods) > 2), 3)))
             results = (*(self.value(B32) for _ in extents), self.value(PRED))
             return Instr(op, mods, results, extents, loc=self.random.choice(LOCATIONS))
         most = len(row.operands) - (op is opcodes.ATOM and "cas" not in mods)
@@ -107,21 +107,22 @@ class _Maker:
         return Instr(op, mods, results, operands, guard=guard, loc=self.random.choice(LOCATIONS))
 
     def modifiers(self, op: Opcode) -> tuple[str, ...]:
-        names = sorted(op.modifiers - {"param"})
-        kinds = [name for name in names if name in types.OF_MODIFIER]
-        others = [name for name in names if name not in types.OF_MODIFIER and name not in ("v2", "v4")]
-        chosen = [name + "7" * name.endswith("=") for name in self.random.sample(others, min(2, len(others)))]
+        if op is opcodes.TILE_COORDS:
+            return ("cells=128", "aux=32", *self.random.choice(((), ("group=8", "grouped=1", "other=0"))))
+        if op is opcodes.BITCAST:
+            return self.random.choice((("b32", "f32"), ("f64", "b64"), ("b16", "b16")))
         if op is opcodes.CP_ASYNC:
-            chosen = [self.random.choice(("ca", "cg")), "shared", "global"]
+            return (self.random.choice(("ca", "cg")), "shared", "global")
+        names = sorted(op.modifiers - {"param", "v2", "v4"})
+        kinds = [name for name in names if name in types.OF_MODIFIER]
+        others = [name for name in names if name not in types.OF_MODIFIER]
+        chosen = self.random.sample(others, min(2, len(others)))
         if "wide" in chosen:
             kinds = sorted(WIDE)
         if "v2" in op.modifiers:
             chosen += self.random.choice(([], ["v2"], ["v4"]))
         wanted = 2 if "D" in op.results else min(1, len(kinds))
-        types_ = self.random.choices(kinds, k=wanted) if wanted else []
-        if op is opcodes.BITCAST:
-            types_ = self.random.choice((["b32", "f32"], ["f64", "b64"], ["b16", "b16"]))
-        return (*chosen, *types_)
+        return (*chosen, *(self.random.choice(kinds) for _ in range(wanted)))
 
     def operand(self, op: Opcode, letter: str, bank: Type | None, spaces: Iterator[str]) -> Operand:
         random = self.random
@@ -155,11 +156,9 @@ class _Maker:
     def result(self, bank: Type) -> Value:
         """A new value; in register form sometimes one that is defined already."""
         known = [value for value in self.visible if value.type is bank]
-        return (
-            self.random.choice(known)
-            if known and not self.kernel.ssa and self.random.random() < 0.3
-            else self.value(bank)
-        )
+        if known and not self.kernel.ssa and self.random.random() < 0.3:
+            return self.random.choice(known)
+        return self.value(bank)
 
     def guard(self) -> Guard | None:
         known = [value for value in self.visible if value.type is PRED]
