@@ -19,7 +19,8 @@ Then, in the same walk:
 
 - blocks are marked with the group that they need together (``collective cta``);
 - ``activemask`` becomes a constant where whole warps arrive, as the lanes of a CTA are known;
-- ``tile.guard`` learns in which group its predicate is the same, which the early exit needs.
+- ``tile.guard`` learns in which group its predicate is the same, which the early exit needs. What is loaded after it
+  differs in that group, as threads outside the tile may have to do without.
 """
 
 from __future__ import annotations
@@ -36,7 +37,15 @@ CTA, WARP, LANE = 0, 1, 2
 LEVELS = ("cta", "warp", "lane")
 _WARP_SIZE = 32
 
-_LANE_REGISTERS = (Sym("%tid.x"), Sym("%laneid"))
+#: The special registers that differ between threads of a CTA, and in which group they are the same.
+_REGISTERS = {
+    Sym(f"%{name}"): level
+    for level, names in ((WARP, ("warpid",)), (LANE, ("tid.x", "tid.y", "tid.z", "laneid", "clock", "clock64")))
+    for name in names
+}
+
+#: What gives each thread a value of its own, whatever it is given.
+_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK)
 
 #: The group that an instruction needs together.
 _NEEDS: dict[Opcode, int] = {
@@ -75,6 +84,8 @@ class _Collectives:
         self.branches: dict[Block, int] = {}
         #: Whether a value rose in a block that the walk had passed.
         self.again = True
+        #: In which group threads are inside or outside the tile together, from its guard on.
+        self.tile = CTA
 
     def run(self) -> None:
         # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
@@ -91,16 +102,22 @@ class _Collectives:
         """Raise what the block defines and passes on to the level of what it depends on."""
         levels = self.levels
         for instr in block.instrs:
+            if instr.op is opcodes.TILE_GUARD:
+                self.tile = self.highest(instr.operands)
             if not instr.results:
                 continue
             if instr.op is opcodes.TILE_COORDS:
                 self.coordinates(instr)
                 continue
             level = self.highest(instr.operands)
-            if instr.op is opcodes.ATOM or instr.op is opcodes.SHFL:
+            if instr.op in _DIFFERENT:
                 level = LANE
-            elif instr.op is opcodes.ACTIVEMASK or (level == LANE and self.same_in_warp(instr)):
+            elif instr.op is opcodes.LD:
+                level = max(level, self.loaded(instr))
+            elif level == LANE and self.same_in_warp(instr):
                 level = WARP
+            if instr.guard is not None:
+                level = max(level, self.highest((instr.guard.predicate,)))
             if level:
                 for value in instr.results:
                     if levels.get(value, CTA) < level:
@@ -124,9 +141,17 @@ class _Collectives:
                 level = self.levels.get(operand, CTA)  # type: ignore[arg-type]
                 if level > highest:
                     highest = level
-            elif kind is Sym and operand in _LANE_REGISTERS and self.kernel.threads > 1:
-                return LANE
+            elif kind is Sym and operand in _REGISTERS and self.kernel.threads > 1:
+                highest = max(highest, _REGISTERS[operand])
         return highest
+
+    def loaded(self, instr: Instr) -> int:
+        """The level of what is loaded from one address."""
+        if instr.mods[0] == "param":
+            return CTA
+        # Each thread has local memory of its own; what is volatile changes between two threads' loads. Threads
+        # outside the tile may not load at all.
+        return LANE if "local" in instr.mods or "volatile" in instr.mods else self.tile
 
     def rise(self, value: Value, level: int, passed: bool) -> None:
         """Raise a value to a level; if the walk has passed where it is used, another is needed."""
@@ -157,7 +182,7 @@ class _Collectives:
         """A coordinate is ``cell / stride % extent``: the same where cells next to each other share the quotient."""
         cells = int(next(mod for mod in instr.mods if mod.startswith("cells=")).partition("=")[2])
         pair = [int(mod.partition("=")[2]) for mod in instr.mods if mod.startswith(("grouped=", "other="))]
-        stride = 1
+        stride, known = 1, True
         *coordinates, inside = instr.results
         for position in reversed(range(len(coordinates))):
             value, extent = coordinates[position], instr.operands[position]
@@ -166,10 +191,14 @@ class _Collectives:
                 # Both coordinates of a grouped pair come from the pair's common quotient.
                 level = level if position == max(pair) else self.levels.get(coordinates[position + 1], CTA)
             self.rise(value, level, False)
-            if stride == 1 and isinstance(extent, Const) and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
-                self.lane_counters.add(value)
-            # An extent that is only known at run time multiplies the stride by at least 1.
-            stride *= extent.bits if isinstance(extent, Const) else 1
+            if isinstance(extent, Const):
+                counts = stride == 1 and known and position not in pair
+                if counts and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
+                    self.lane_counters.add(value)
+                stride *= extent.bits
+            else:
+                # The stride is a multiple of what is known of it.
+                known = False
         self.rise(inside, _level_of_multiple(stride, cells), False)
 
     # ------------------------------------------------------------------------------------------------- branches
