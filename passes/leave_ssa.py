@@ -21,6 +21,8 @@ What an edge passes is a parallel copy into the target's parameters. Terms:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.liveness import Liveness, liveness, uses
@@ -38,6 +40,14 @@ def run(kernel: Kernel) -> None:
     for block in kernel.blocks:
         block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
     kernel.ssa = False
+
+
+def _set_bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 def _with_default(instr: Instr) -> list[Instr]:
@@ -78,27 +88,31 @@ class _Leaver:
             for edge in block.terminator.targets:
                 wanted.update(arg for arg in edge.args if isinstance(arg, Value))
         self.ranges = {value: {} for value in wanted}
+        values = list(live.numbers)
+        mask = sum(1 << number for value, number in live.numbers.items() if value in wanted)
         position = 0
         for block in self.kernel.blocks:
+            into, out = live.live_in[block] & mask, live.live_out[block] & mask
             first = position
             start: dict[Value, int] = dict.fromkeys(block.params, first)
             end: dict[Value, int] = {}
             for instr in block.instrs:
-                position += 1
+                position += 2
                 for value in uses(instr):
                     end[value] = position
+                # Where a guard is false, zeros are written before the instruction reads its operands.
+                defined = position if instr.guard is None else position - 1
                 for value in instr.results:
-                    start[value] = position
-            last = position + 1
-            into, out = live.live_in[block], live.live_out[block]
-            for value in wanted:
+                    start[value] = defined
+            position += 2
+            touched = dict.fromkeys(value for value in (*start, *end) if value in wanted)
+            touched.update(dict.fromkeys(values[number] for number in _set_bits(into | out)))
+            for value in touched:
                 bit = 1 << live.numbers[value] if value in live.numbers else 0
-                if value in start or value in end or (into | out) & bit:
-                    begin = first if into & bit else start.get(value, first)
-                    # A result that nobody reads still needs its register where it is written.
-                    stop = last if out & bit else end.get(value, begin)
-                    self.ranges[value][block] = (begin, stop)
-            position += 1
+                begin = first if into & bit else start.get(value, first)
+                # A result that nobody reads still needs its register where it is written.
+                stop = position if out & bit else end.get(value, begin)
+                self.ranges[value][block] = (begin, stop)
 
     def coalesce(self, a: Value, b: Value) -> None:
         """Join the classes of two values if no members interfere."""
