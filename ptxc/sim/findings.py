@@ -15,9 +15,10 @@ THREADS_NAMED = 8
 class Finding:
     """One fault of a kernel, seen while it ran.
 
-    ``check`` is memory, race, init, sync, trap (the kernel gave up) or limit (it ran too long). ``line`` is the line of the PTX
-    text, 0 where there is none; ``instruction`` its opcode. ``cta`` and ``threads`` (linear ids in the CTA, the first
-    few) are where it was seen first; ``address`` is in ``space``. ``count`` is how many threads met it, all told.
+    ``check`` is memory, race, init, sync, trap (the kernel gave up) or limit (it ran too long). ``line`` is the line
+    of the PTX text, 0 where there is none; ``instruction`` its opcode. ``cta`` and ``threads`` (linear ids in the
+    CTA, the first few) are where it was seen first; ``address`` is in ``space``. ``count`` is how many threads met
+    it, all told.
     """
 
     check: str

@@ -185,17 +185,16 @@ def round_fraction(value: Fraction, mode: str, zero: float) -> float:
     """``value`` rounded to float64; ``zero`` is the result where it is zero."""
     if value == 0:
         return zero
-    magnitude = abs(value)
+    sign, magnitude = (-1.0 if value < 0 else 1.0), abs(value)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
     unit = max(exponent, -1022) - 52
-    scaled = value / Fraction(2) ** unit
-    whole = _TO_WHOLE[mode](scaled)
-    if abs(whole) >= 1 << 53 and unit >= 971:
+    whole = abs(_TO_WHOLE[mode](value / Fraction(2) ** unit))
+    if whole << max(unit, 0) >= 1 << 1024:
         up = {"rn": True, "rz": False}.get(mode, (mode == "rp") == (value > 0))
-        return math.copysign(math.inf if up else float(np.finfo(np.float64).max), value)
-    return math.copysign(math.ldexp(float(abs(whole)), unit), value)
+        return sign * (math.inf if up else float(np.finfo(np.float64).max))
+    return sign * math.ldexp(float(whole), unit)
 
 
 def each_exactly(function: Callable[..., float], *operands: Array) -> Array:
