@@ -8,8 +8,9 @@ What an edge passes is a parallel copy into the target's parameters. Terms:
 1. Coalescing: a parameter and what is passed for it join one class where no member of the one interferes with a member
    of the other. Then that copy is no instruction. An accumulator and its next value, a loop's counter and its
    successor always can.
-2. The copies that are left go to the end of the block before, if its branch goes nowhere else, or to the start of the
-   target, if nothing else leads there. An edge that neither allows is *critical* and gets a block of its own::
+2. The copies that are left go to the end of the block before, if its branch goes nowhere else or the copy does no
+   harm there, or to the start of the target, if nothing else leads there. An edge that neither allows is *critical*
+   and gets a block of its own::
 
        a:  bra %p, b(%x), c        a:  bra %p, copy, c        copy:  mov %y, %x
        b(%y): ...             ->                                     bra b
@@ -67,6 +68,8 @@ class _Leaver:
         #: Each value's class, by the value that names it; a value alone is its own class and not in here.
         self.leader: dict[Value, Value] = {}
         self.ranges: dict[Value, Ranges] = {}
+        #: Where each block begins.
+        self.first: dict[Block, int] = {}
 
     def run(self) -> None:
         self.find_ranges(liveness(self.kernel))
@@ -93,7 +96,7 @@ class _Leaver:
         position = 0
         for block in self.kernel.blocks:
             into, out = live.live_in[block] & mask, live.live_out[block] & mask
-            first = position
+            first = self.first[block] = position
             start: dict[Value, int] = dict.fromkeys(block.params, first)
             end: dict[Value, int] = {}
             for instr in block.instrs:
@@ -167,30 +170,62 @@ class _Leaver:
 
     def place_copies(self) -> None:
         before = cfg.predecessors(self.kernel)
-        split: list[tuple[Block, Block]] = []
+        split: dict[Block, list[Block]] = {}
         for block in self.kernel.blocks:
             terminator = block.terminator
+            edges = terminator.targets
+            pending = [self.copies(edge) for edge in edges]
+            early = self.early_copies(block, pending)
+            block.instrs[-1:-1] = self.sequence(early, terminator.loc)
             targets = []
-            for edge in terminator.targets:
-                target, args = edge
-                pairs = [(v, a) for v, a in zip(target.params, args, strict=True) if v is not a]
-                if pairs:
-                    copies = self.sequence(pairs, terminator.loc)
-                    if len(terminator.targets) == 1:
-                        block.instrs[-1:-1] = copies
-                    elif len(before[target]) == 1:
-                        target.instrs[:0] = copies
-                    else:
-                        between = Block(self.kernel.fresh(f"{block.name}.copy"))
-                        between.instrs = [*copies, Instr(opcodes.BRA, targets=(Edge(target),), loc=terminator.loc)]
-                        split.append((target, between))
-                        target = between
+            for (target, _), copies in zip(edges, pending, strict=True):
+                late = [pair for pair in copies if pair not in early]
+                instrs = self.sequence(late, terminator.loc)
+                if late and len(before[target]) == 1:
+                    target.instrs[:0] = instrs
+                elif late:
+                    between = Block(self.kernel.fresh(f"{block.name}.copy"))
+                    between.instrs = [*instrs, Instr(opcodes.BRA, targets=(Edge(target),), loc=terminator.loc)]
+                    split.setdefault(target, []).append(between)
+                    target = between
                 targets.append(Edge(target))
             terminator.targets = tuple(targets)
-        for target, between in split:
-            self.kernel.blocks.insert(self.kernel.blocks.index(target), between)
+        self.kernel.blocks = [placed for block in self.kernel.blocks for placed in (*split.get(block, ()), block)]
         for block in self.kernel.blocks:
             block.params = []
+
+    @staticmethod
+    def copies(edge: Edge) -> list[tuple[Value, Operand]]:
+        """The copies of an edge that coalescing has left, as (target, source)."""
+        return [(v, a) for v, a in zip(edge.block.params, edge.args, strict=True) if v is not a]
+
+    def early_copies(self, block: Block, pending: list[list[tuple[Value, Operand]]]) -> list[tuple[Value, Operand]]:
+        """Those of the block's copies that may happen before its branch, whichever way that goes.
+
+        A copy may if every way makes it, or if the others neither read its target nor copy to it.
+        """
+        if len(pending) < 2:
+            return [pair for copies in pending for pair in copies]
+        early = []
+        for at, copies in enumerate(pending):
+            other = block.terminator.targets[1 - at]
+            others = pending[1 - at]
+            written = {target for target, _ in others}
+            read = {*other.args, *block.terminator.operands}
+            for pair in copies:
+                target = pair[0]
+                alone = target not in written and target not in read and not self.lives_into(target, other.block)
+                if (alone or pair in others) and pair not in early and target not in block.terminator.operands:
+                    early.append(pair)
+        # What happens early must not be read by what happens late.
+        written = {target for target, _ in early}
+        late = {source for copies in pending for pair in copies if pair not in early for source in pair[1:]}
+        return [pair for pair in early if pair[0] not in late] if written & late else early
+
+    def lives_into(self, value: Value, block: Block) -> bool:
+        """Whether a register may hold something that is needed where ``block`` begins."""
+        found = self.ranges.get(value, {}).get(block)
+        return found is not None and found[0] == self.first[block]
 
     def sequence(self, pairs: list[tuple[Value, Operand]], loc: object) -> list[Instr]:
         """The parallel copy ``pairs`` (target, source) as a sequence."""

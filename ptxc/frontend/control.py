@@ -54,7 +54,7 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     k.names.push()
     for axis, extent, value in zip(stmt.axes, extents, coordinates, strict=True):
         e.note(value, 0, max(extent.hi - 1, 0))
-        k.names.declare(axis.name, e.registers.linear(value))
+        k.declare(axis.name, e.registers.linear(value))
     if k.last:
         b.effect(opcodes.TILE_GUARD, (), (inside,))
         k.body(stmt.body, f"{path}.body")
@@ -222,8 +222,7 @@ def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
     for name, operand in zip(names, operands, strict=True):
-        k.names.assign(name, Typed(operand, k.names.typed(name).type))
-    k.expressions.forget()
+        k.assign(name, Typed(operand, k.names.typed(name).type))
 
 
 def _trips(start: Linear, end: Linear, step: Linear) -> int:
@@ -331,7 +330,7 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
     elif kind in (WarpShuffle, WarpBroadcast, TreeHalve):
         names = stmt.state
     elif kind is Load:
-        packed = [f"_v_{stmt.names[0]}.{at}" for at in range(len(stmt.names))] if len(stmt.names) > 1 else []
+        packed = [f"_v_{stmt.names[0]}__{at}" for at in range(len(stmt.names))] if len(stmt.names) > 1 else []
         if stmt.carried:
             names = packed if stmt.carried == "load" else stmt.names
         else:

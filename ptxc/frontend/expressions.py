@@ -58,15 +58,18 @@ class Expressions(Integers):
         self.arithmetic = arithmetic
         self.flat_index = flat_index
         self.threads = threads
-        #: Expressions lowered since the innermost scope began, by identity: Emmy's trees share subtrees.
+        #: Expressions lowered since names last changed their meaning, by identity: Emmy's trees share subtrees.
         self._lowered: dict[int, Linear | Typed] = {}
+        #: The names that they mention.
+        self._mentioned: set[str] = set()
 
     # -------------------------------------------------------------------------------------------------- scopes
 
-    def forget(self) -> None:
-        """Names mean something else from here on (a scope began or ended, a name was declared again)."""
-        if self._lowered:
+    def forget(self, name: str = "") -> None:
+        """``name`` means something else from here on; without one, any may (a scope ended)."""
+        if self._lowered and (not name or name in self._mentioned):
             self._lowered = {}
+            self._mentioned = set()
 
     # ------------------------------------------------------------------------------------------------- lowering
 
@@ -127,6 +130,7 @@ class Expressions(Integers):
 
     def _var(self, expr: Var) -> Linear | Typed:
         name: str = expr.name
+        self._mentioned.add(name)
         entry = self.names.find(name)
         if entry is not None:
             return self._integer_value(entry) if isinstance(entry, Typed) and entry.type.is_integer else entry

@@ -96,7 +96,7 @@ class Lowering:
         """Lower statements in a scope of their own, which begins with the names of ``binding``."""
         with self.scope():
             for name, value in (binding or {}).items():
-                self.names.declare(name, value)
+                self.declare(name, value)
             self.body(stmts, path)
 
     @contextmanager
@@ -104,7 +104,6 @@ class Lowering:
         """A C scope: names declared and registers remembered in it are unknown after it."""
         self.names.push()
         self.expressions.enter()
-        self.expressions.forget()
         yield
         self.expressions.leave()
         self.expressions.forget()
@@ -203,7 +202,6 @@ class Lowering:
         table = self._pointer(f"{name}__table")
         entry = builder.emit(opcodes.MAD, ("wide", "s32"), B64, (chosen, builder.int32(8), table))
         self.memory.pointers[name] = self._pointer_at(entry)
-        e.forget()
 
     def _shared(self) -> None:
         signature, kernel = self.signature, self.kernel
@@ -233,14 +231,15 @@ class Lowering:
 
     def declare(self, name: str, entry: Typed | Linear) -> None:
         """Bind a name in the innermost scope."""
-        if self.names.find(name) is not None:
-            self.expressions.forget()
+        if not (name.isidentifier() and name.isascii()):
+            raise InputError(f"{name!r} is no name", hint="names are letters, digits and underscores")
+        self.expressions.forget(name)
         self.names.declare(name, entry)
 
     def assign(self, name: str, value: Typed) -> None:
         """Give a declared name a new value; expressions that read the old one are not remembered."""
         self.names.assign(name, value)
-        self.expressions.forget()
+        self.expressions.forget(name)
 
 
 def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmetic) -> Kernel:

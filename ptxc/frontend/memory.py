@@ -166,9 +166,11 @@ class Memory:
         base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
         e.note(base, 0, INT_MAX)
         terms = {base: 1, **{value: c * nbytes for value, c in flat.terms.items()}}
-        register = e.register(e.registers.make(terms, 0, False), 32)
+        # A register below the array's start may wrap around 2^32: then the constant goes into the register.
+        inside = 0 if e.registers.make(flat.terms, 0, True).lo >= 0 else flat.constant * nbytes
+        register = e.register(e.registers.make(terms, inside, False), 32)
         assert isinstance(register, Value)
-        return Mem(register, offset)
+        return Mem(register, offset - inside)
 
     def _global(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
         e = self.expressions

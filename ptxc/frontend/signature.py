@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emmy.compiler.dim import spans_one_page
-from emmy.compiler.ir.axis import Axis
 from emmy.compiler.ir.base import ConstantOp
 from emmy.compiler.ir.expr import Var
 from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile, TmaDescriptor
@@ -110,7 +109,7 @@ def signature_of(
     ``cuda.paged_buffers``). Raises InputError for a kernel without exactly one tile, with more than 1,024 threads,
     or with hints that fit no buffer.
     """
-    tiles = [stmt for stmt in op.body if isinstance(stmt, Tile)]
+    tiles = [stmt for stmt in op.body if type(stmt) is Tile]
     if len(tiles) != 1:
         raise InputError(
             f"the kernel has {len(tiles)} tiles at its top level",
@@ -125,25 +124,24 @@ def signature_of(
             statement="Tile",
             hint=f"the hardware runs 1 to {MAX_THREADS}; choose a smaller block_threads",
         )
-    buffers = _buffers(op, constants)
-    paged = _paged(op, hints, buffers)
+    body = _Body(op)
+    buffers = _buffers(op, body, constants)
+    paged = _paged(op, body, hints, buffers)
     indirect = tuple(name for name in hints.get("cuda.indirect_inputs", ()) if name in op.inputs)
-    runtime = tuple(dict.fromkeys((*_symbols(op), *(axis.name for axis in op.serial))))
-    shared = {stmt.name: stmt for stmt in op.body.iter() if isinstance(stmt, Smem)}
-    pool, shared_bytes = pack_shared(shared)
-    zero = tuple(dict.fromkeys(_atomic_outputs(op)))
+    runtime = tuple(dict.fromkeys((*body.symbols, *(axis.name for axis in op.serial))))
+    pool, shared_bytes = pack_shared(body.shared)
     return Signature(
         name=op.name or f"k_{node_id}",
-        parameters=_parameters(op, paged, indirect, runtime),
+        parameters=_parameters(op, body, paged, indirect, runtime),
         buffers=buffers,
         tile=tile,
         threads=threads,
         ctas=-(-tile.n_elements // cells) if tile.is_static_grid else None,
         runtime=runtime,
         serial=tuple((axis.name, axis.extent.as_static()) for axis in op.serial),
-        zero=tuple(name for name in zero if name not in op.zero_delegated),
-        zero_prologues=tuple(dict.fromkeys(s.dst for s in op.body.iter() if isinstance(s, ZeroPrologue))),
-        shared=shared,
+        zero=tuple(name for name in body.atomic if name not in op.zero_delegated),
+        zero_prologues=tuple(body.zeroed),
+        shared=body.shared,
         pool=pool if shared_bytes > STATIC_SHARED_LIMIT else {},
         shared_bytes=shared_bytes,
         paged=paged,
@@ -151,7 +149,7 @@ def signature_of(
     )
 
 
-def _buffers(op: KernelOp, constants: Mapping[str, ConstantOp]) -> dict[str, Buffer]:
+def _buffers(op: KernelOp, body: _Body, constants: Mapping[str, ConstantOp]) -> dict[str, Buffer]:
     buffers = {}
     for tensors, written in ((op.inputs, False), (op.outputs, True)):
         for name, tensor in tensors.items():
@@ -161,19 +159,18 @@ def _buffers(op: KernelOp, constants: Mapping[str, ConstantOp]) -> dict[str, Buf
                 None if constant is None else constant.value if constant.value is not None else constant.context_value
             )
             buffers[name] = Buffer(name, tensor.dtype.name, shape, written, value)
-    for stmt in op.body:
-        if isinstance(stmt, ZeroPrologue) and stmt.dst not in buffers:
-            # Another kernel's accumulator: only its size in words is known here.
-            buffers[stmt.dst] = Buffer(stmt.dst, "i32", (int(stmt.words),), True)
+    for name, words in body.zeroed.items():
+        if name not in buffers:
+            # Another kernel's accumulator: only its size is known here.
+            buffers[name] = Buffer(name, "i32", (words,), True)
     return buffers
 
 
 def _parameters(
-    op: KernelOp, paged: dict[str, Paged], indirect: tuple[str, ...], runtime: tuple[str, ...]
+    op: KernelOp, body: _Body, paged: dict[str, Paged], indirect: tuple[str, ...], runtime: tuple[str, ...]
 ) -> tuple[Parameter, ...]:
     """Inputs, outputs, the starts of paged writes, tensor maps, runtime integers: Emmy's order."""
     found: list[Parameter] = []
-    zeroed = dict.fromkeys(stmt.dst for stmt in op.body.iter() if isinstance(stmt, ZeroPrologue))
     for name in op.inputs:
         if name in indirect:
             found += [Parameter(f"{name}__{suffix}", role, name) for suffix, role in _INDIRECT]
@@ -181,15 +178,14 @@ def _parameters(
             found.append(Parameter(f"{name}__pages", "pages", name))
         else:
             found.append(Parameter(name, "input", name))
-    for name in dict.fromkeys((*op.outputs, *zeroed)):
+    for name in dict.fromkeys((*op.outputs, *body.zeroed)):
         if name in paged:
             found.append(Parameter(f"{name}__pages", "pages", name))
         else:
-            found.append(Parameter(name, "zero" if name in zeroed else "output", name))
+            found.append(Parameter(name, "zero" if name in body.zeroed else "output", name))
     starts = dict.fromkeys(page.start for page in paged.values() if page.start is not None)
     found += [Parameter(name, "start", name) for name in starts if name not in op.inputs]
-    maps = dict.fromkeys(stmt.name for stmt in op.body.iter() if isinstance(stmt, TmaDescriptor))
-    found += [Parameter(name, "tensor_map", name) for name in maps]
+    found += [Parameter(name, "tensor_map", name) for name in body.tensor_maps]
     found += [Parameter(name, "runtime", name) for name in runtime]
     names = [parameter.name for parameter in found]
     for name in names:
@@ -204,7 +200,7 @@ def _parameters(
 _INDIRECT = (("table", "table"), ("sel", "selector"), ("slot", "slot"))
 
 
-def _paged(op: KernelOp, hints: Mapping[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
+def _paged(op: KernelOp, body: _Body, hints: Mapping[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
     """The paged buffers of the kernel, from the hint's (name, axis, page, start) entries."""
     paged = {}
     for entry in hints.get("cuda.paged_buffers", ()):
@@ -226,11 +222,11 @@ def _paged(op: KernelOp, hints: Mapping[str, Any], buffers: dict[str, Buffer]) -
         tensor = op.inputs.get(name) or op.outputs[name]
         whole = start is None and spans_one_page(tensor.shape, axis, page)
         paged[name] = Paged(axis, page, start, whole)
-    _refuse_staging(op, paged)
+    _refuse_staging(op, body, paged)
     return paged
 
 
-def _refuse_staging(op: KernelOp, paged: dict[str, Paged]) -> None:
+def _refuse_staging(op: KernelOp, body: _Body, paged: dict[str, Paged]) -> None:
     """A page's base is resolved by loads and stores alone: nothing else may take a paged buffer's address."""
     split = {name for name, page in paged.items() if not page.whole}
     if not paged:
@@ -243,7 +239,7 @@ def _refuse_staging(op: KernelOp, paged: dict[str, Paged]) -> None:
                     f"{type(stmt).__name__} takes the address of the paged buffer {min(touched)!r}",
                     hint="choose a schedule that reads it directly",
                 )
-    zeroed = paged.keys() & {*_atomic_outputs(op), *(s.dst for s in op.body.iter() if isinstance(s, ZeroPrologue))}
+    zeroed = paged.keys() & {*body.atomic, *body.zeroed}
     if zeroed:
         raise UnsupportedError(
             f"the paged buffer {min(zeroed)!r} would have to be zero before the launch",
@@ -251,42 +247,54 @@ def _refuse_staging(op: KernelOp, paged: dict[str, Paged]) -> None:
         )
 
 
-def _symbols(op: KernelOp) -> dict[str, None]:
-    """Symbolic sizes that the body needs, in first-seen order.
+class _Body:
+    """What a kernel's body says about its interface, found in one walk; everything in order of appearance."""
 
-    Those of axis extents count wherever they appear; names in other expressions only where a buffer's shape has
-    them, since the rest are loop variables and values.
-    """
-    shaped: set[str] = set()
-    for tensor in (*op.inputs.values(), *op.outputs.values()):
-        for dim in tensor.shape:
-            if not dim.is_static:
-                shaped |= dim.expr.free_vars()
-    seen: dict[str, None] = {}
-    for stmt in op.body.iter():
-        axes = stmt.axes if isinstance(stmt, Tile) else (getattr(stmt, "axis", None),)
-        for axis in axes:
-            if isinstance(axis, Axis) and not axis.extent.is_static:
-                seen.update(dict.fromkeys(_variables(axis.extent.expr)))
-        for expr in stmt.exprs():
-            seen.update((name, None) for name in _variables(expr) if name in shaped)
-    return seen
+    def __init__(self, op: KernelOp) -> None:
+        self.shared: dict[str, Smem] = {}
+        #: Buffers that atomic writes accumulate into: they must be zero before the launch.
+        self.atomic: dict[str, None] = {}
+        #: Accumulators of other kernels that this one zeroes, with their 32-bit words.
+        self.zeroed: dict[str, int] = {}
+        self.tensor_maps: dict[str, None] = {}
+        #: Symbolic sizes. Those of axes count wherever they appear; names in other expressions only where a
+        #: buffer's shape has them, since the rest are loop variables and values.
+        self.symbols: dict[str, None] = {}
+        tensors = (*op.inputs.values(), *op.outputs.values())
+        sizes = [dim.expr for tensor in tensors for dim in tensor.shape if not dim.is_static]
+        self._shaped = frozenset[str]().union(*(size.free_vars() for size in sizes))
+        pending = [iter(op.body)]
+        while pending:
+            for stmt in pending[-1]:
+                self._visit(stmt)
+                bodies = stmt.nested()
+                if bodies:
+                    pending += [iter(body) for body in reversed(bodies)]
+                    break
+            else:
+                pending.pop()
 
-
-def _variables(expr: Any) -> list[str]:
-    """The free variables of an expression, sorted: Emmy takes a set's order, which differs from run to run."""
-    return sorted(expr.free_vars())
-
-
-def _atomic_outputs(op: KernelOp) -> list[str]:
-    """Buffers that atomic writes accumulate into: they must be zero before the launch."""
-    found = []
-    for stmt in op.body.iter():
-        if isinstance(stmt, Write) and stmt.atomic:
-            found.append(stmt.output)
-        elif isinstance(stmt, RegStore) and stmt.atomic:
-            found.append(stmt.dst_buffer)
-    return found
+    def _visit(self, stmt: Any) -> None:
+        kind = type(stmt)  # not isinstance: Emmy's classes answer that twenty times slower
+        if kind is Smem:
+            self.shared[stmt.name] = stmt
+        elif kind is Write:
+            if stmt.atomic:
+                self.atomic[stmt.output] = None
+        elif kind is RegStore:
+            if stmt.atomic:
+                self.atomic[stmt.dst_buffer] = None
+        elif kind is ZeroPrologue:
+            self.zeroed.setdefault(stmt.dst, int(stmt.words))
+        elif kind is TmaDescriptor:
+            self.tensor_maps[stmt.name] = None
+        for axis in stmt.axes if kind is Tile else (getattr(stmt, "axis", None),):
+            if axis is not None and not axis.extent.is_static:
+                # Sorted: Emmy takes a set's order, which differs from run to run.
+                self.symbols.update(dict.fromkeys(sorted(axis.extent.expr.free_vars())))
+        if self._shaped:
+            for expr in stmt.exprs():
+                self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
 
 
 def pack_shared(arrays: dict[str, Smem]) -> tuple[dict[str, int], int]:

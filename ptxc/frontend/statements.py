@@ -60,7 +60,7 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
     type = k.memory.type_of(stmt.input)
     names: tuple[str, ...] = stmt.names
     words = len(names) if type is F32_T else len(names) // 2
-    packed = [f"_v_{names[0]}.{at}" for at in range(words)]
+    packed = [f"_v_{names[0]}__{at}" for at in range(words)]
     word_type = F32_T if type is F32_T else element_type("u32")
     if stmt.carried != "unpack":
         mem = k.memory.locate(stmt.input, stmt.index)

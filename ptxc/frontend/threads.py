@@ -159,13 +159,13 @@ def _merge(
     declared = [k.names.typed(name).type for name in state]
     k.names.push()
     for name, value, old in zip(state_b, others, state, strict=True):
-        k.names.declare(old, k.names.typed(old))
-        k.names.declare(name, value)
+        k.declare(old, k.names.typed(old))
+        k.declare(name, value)
     for step in program:
         args = tuple(convert(k.builder, k.value(name), type) for name in step.args)
         value = elementwise.assign(k.builder, step.op.name, args, type, k.arithmetic, step.name)
         at = state.index(step.name) if step.name in state else -1
-        k.names.declare(step.name, convert(k.builder, value, declared[at]) if at >= 0 else value)
+        k.declare(step.name, convert(k.builder, value, declared[at]) if at >= 0 else value)
     results = [k.names.typed(name) for name in state]
     k.names.pop()
     k.expressions.forget()
@@ -246,7 +246,7 @@ def _tree_in_warp(k: Lowering, stmt: TreeHalve) -> None:
     def fold() -> None:
         for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
             mem = k.memory.address(buffer, e.modulo(lane, constant(stmt.length)))
-            k.names.declare(name, convert(b, k.memory.load(buffer, mem, name), type))
+            k.declare(name, convert(b, k.memory.load(buffer, mem, name), type))
         _butterfly(k, stmt.state, stmt.state_b, stmt.combine_states, stmt.length, type, False)
         k.when(e.compare("==", lane, constant(0)), lambda: _store_states(k, stmt, constant(0)))
 
@@ -270,7 +270,7 @@ def _tree_in_block(k: Lowering, stmt: TreeHalve, length: int) -> None:
             others = [k.memory.load(buf, k.memory.address(buf, above), sb) for buf, sb in zip(stmt.bufs, stmt.state_b)]
             for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
                 mine = k.memory.load(buffer, k.memory.address(buffer, slot), name)
-                k.names.declare(name, convert(k.builder, mine, type))
+                k.declare(name, convert(k.builder, mine, type))
             others = [convert(k.builder, other, type) for other in others]
             merged = _merge(k, stmt.combine_states, stmt.state, stmt.state_b, others, type)
             for name, value in zip(stmt.state, merged, strict=True):
