@@ -25,6 +25,8 @@ Then, in the same walk:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ptxc.errors import DivergenceError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -66,6 +68,12 @@ def run(kernel: Kernel) -> None:
         for instr in kernel.instrs():
             if instr.op is opcodes.TILE_GUARD:
                 instr.mods = (LEVELS[LANE],)
+
+
+def needed(instrs: Iterable[Instr]) -> str:
+    """The widest group of threads that one of the instructions needs together: "", "warp" or "cta"."""
+    needs = [_NEEDS[instr.op] for instr in instrs if instr.op in _NEEDS]
+    return LEVELS[min(needs)] if needs else ""
 
 
 class _Collectives:
@@ -240,14 +248,12 @@ class _Collectives:
 
     def check(self, block: Block) -> None:
         split, branch = self.splits[block]
-        widest = LANE
         rewritten: list[Instr] = []
         for instr in block.instrs:
             need = _NEEDS.get(instr.op)
             if need is not None:
                 if instr.op is opcodes.BAR and len(instr.operands) > 1:
-                    need = WARP if split <= WARP else CTA
-                widest = min(widest, CTA if instr.op is opcodes.BAR else need)
+                    need = WARP
                 if split > need and instr.op in (opcodes.BAR, opcodes.BAR_WARP):
                     raise self.divergence(instr, branch)
             if instr.op is opcodes.ACTIVEMASK and split <= WARP:
@@ -257,7 +263,7 @@ class _Collectives:
                 instr.mods = (LEVELS[self.highest(instr.operands)],)
             rewritten.append(instr)
         block.instrs = rewritten
-        block.collective = "" if widest == LANE else LEVELS[widest]
+        block.collective = needed(rewritten)
 
     def full_mask(self, instr: Instr) -> list[Instr]:
         """The mask of a warp's lanes: all 32, but for a last warp that the CTA does not fill."""

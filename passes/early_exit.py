@@ -16,16 +16,17 @@ Three shapes, by what the kernel does after the guard:
       st.shared.f32 [%a], %x      ->    bar.sync 0
       bar.sync 0
 
-  A guarded load gives 0 to threads outside; what they compute from it goes nowhere.
+  A guarded load gives 0 to threads outside; what they compute from it goes nowhere. What has a guard already happens
+  where both hold.
 """
 
 from __future__ import annotations
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
-from ptxc.ir.values import TRUE, Value
-
-_LEVELS = ("cta", "warp", "lane")
+from ptxc.ir.types import PRED
+from ptxc.ir.values import TRUE, Operand, Value
+from ptxc.passes.collectives import LEVELS, needed
 
 
 def run(kernel: Kernel) -> None:
@@ -46,13 +47,12 @@ def _replace(kernel: Kernel, block: Block, index: int) -> None:
         return
     assert isinstance(inside, Value)
     later = _later_blocks(block)
-    separates = _LEVELS.index(guard.mods[0]) if guard.mods else 2
-    # The guard's own block counts as a whole: what comes before the guard needs the threads as much.
-    needed = min((_LEVELS.index(after.collective) for after in later if after.collective), default=2)
-    if separates <= needed:
+    separates = LEVELS.index(guard.mods[0]) if guard.mods else 2
+    groups = [needed(block.instrs[index:]), *(after.collective for after in later if after is not block)]
+    if separates <= min((LEVELS.index(group) for group in groups if group), default=2):
         _leave(kernel, block, index, guard, inside)
     else:
-        _predicate(later, block, index, inside)
+        _predicate(kernel, later, block, index, inside)
 
 
 def _is_true(block: Block, inside: Value) -> bool:
@@ -76,7 +76,7 @@ def _leave(kernel: Kernel, block: Block, index: int, guard: Instr, inside: Value
     """Split the block at the guard: threads outside return."""
     rest, outside = Block(kernel.fresh("inside")), Block(kernel.fresh("outside"))
     rest.instrs, block.instrs = block.instrs[index:], block.instrs[:index]
-    rest.collective, block.collective = block.collective, ""
+    rest.collective, block.collective = needed(rest.instrs), needed(block.instrs)
     targets = (Edge(rest), Edge(outside))
     block.instrs.append(Instr(opcodes.BRA, (), (), (inside,), targets=targets, loc=guard.loc))
     outside.instrs = [Instr(opcodes.RET, loc=guard.loc)]
@@ -84,13 +84,29 @@ def _leave(kernel: Kernel, block: Block, index: int, guard: Instr, inside: Value
     kernel.blocks.append(outside)
 
 
-def _predicate(later: list[Block], block: Block, index: int, inside: Value) -> None:
+def _predicate(kernel: Kernel, later: list[Block], block: Block, index: int, inside: Value) -> None:
     """Put what touches memory after the guard under the predicate."""
-    guard = Guard(inside)
     for after in later:
-        for instr in after.instrs[index if after is block else 0 :]:
-            if instr.op.effect in ("READ", "WRITE") and instr.guard is None and not _is_private(instr):
-                instr.guard = guard
+        first = index if after is block else 0
+        kept = after.instrs[:first]
+        for instr in after.instrs[first:]:
+            if instr.op.effect in ("READ", "WRITE") and not _is_private(instr):
+                instr.guard = Guard(inside if instr.guard is None else _both(kernel, instr, inside, kept))
+            kept.append(instr)
+        after.instrs = kept
+
+
+def _both(kernel: Kernel, instr: Instr, inside: Value, kept: list[Instr]) -> Value:
+    """Where the instruction's guard holds inside; what computes it is appended to ``kept``."""
+
+    def write(op: opcodes.Opcode, *operands: Operand) -> Value:
+        result = kernel.value(PRED, "inside")
+        kept.append(Instr(op, ("pred",), (result,), operands, loc=instr.loc))
+        return result
+
+    assert instr.guard is not None
+    predicate, negated = instr.guard
+    return write(opcodes.AND, inside, write(opcodes.NOT, predicate) if negated else predicate)
 
 
 def _is_private(instr: Instr) -> bool:
