@@ -6,34 +6,25 @@ where it is, is written with it as :attr:`Pass.after`, and a test holds the tabl
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from types import ModuleType
+from typing import NamedTuple, cast
 
 from ptxc.errors import CompileError, InternalError, UsageError
 from ptxc.ir.kernel import Kernel
-from ptxc.ir.text import format_kernel
-from ptxc.ir.verify import check
-from ptxc.passes import (
-    collectives,
-    contract,
-    coordinates,
-    cse,
-    dead_code,
-    early_exit,
-    hoist,
-    leave_ssa,
-    registers,
-    simplify,
-)
 
 
 class Pass(NamedTuple):
-    """One pass. ``rank`` orders it and numbers its dump."""
+    """One pass: ``run`` in the module of its name, ``early-exit`` in ``passes/early_exit.py``.
+
+    ``rank`` orders it and numbers its dump.
+    """
 
     rank: int
     name: str
-    run: Callable[[Kernel], None]
     #: Whether the kernel is wrong or cannot be printed without it.
     required: bool
     #: What it does, in a line.
@@ -41,19 +32,29 @@ class Pass(NamedTuple):
     #: Passes that must come before it, and why.
     after: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def module(self) -> ModuleType:
+        """Its module, imported only now: who reads the table alone need not wait for all of them."""
+        return importlib.import_module(f"ptxc.passes.{self.name.replace('-', '_')}")
+
+    @property
+    def run(self) -> Callable[[Kernel], None]:
+        """The pass itself, over a kernel in place."""
+        return cast(Callable[[Kernel], None], self.module.run)
+
 
 PIPELINE: tuple[Pass, ...] = (
     Pass(
-        20, "collectives", collectives.run, True,
+        20, "collectives", True,
         "find barriers and shuffles, prove that their threads reach them together",
     ),
     Pass(
-        30, "coordinates", coordinates.run, True,
+        30, "coordinates", True,
         "expand the tile's coordinates into arithmetic on thread and CTA numbers",
         (("collectives", "it reads from tile.coords in which group a coordinate is the same"),),
     ),
     Pass(
-        40, "early-exit", early_exit.run, True,
+        40, "early-exit", True,
         "keep threads outside the tile from having an effect",
         (
             ("collectives", "threads may leave only where no later collective misses them"),
@@ -61,27 +62,27 @@ PIPELINE: tuple[Pass, ...] = (
         ),
     ),
     Pass(
-        50, "simplify", simplify.run, False,
+        50, "simplify", False,
         "fold constants, forward copies, divide without dividing",
         (("coordinates", "the coordinates' divisions by constants are most of what it finds"),),
     ),
     Pass(
-        55, "cse", cse.run, False,
+        55, "cse", False,
         "merge instructions that compute the same",
         (("simplify", "equal operations look equal only when their operands are simplified"),),
     ),
     Pass(
-        60, "hoist", hoist.run, False,
+        60, "hoist", False,
         "move what does not change in a loop in front of it",
         (("cse", "what is computed once already need not be moved twice"),),
     ),
     Pass(
-        70, "contract", contract.run, False,
+        70, "contract", False,
         "fuse multiplications and additions",
         (("cse", "a product that several sums use is not fused, and merging decides how many use it"),),
     ),
     Pass(
-        75, "dead-code", dead_code.run, False,
+        75, "dead-code", False,
         "drop what nobody needs",
         (
             ("contract", "fused products are dead"),
@@ -89,19 +90,21 @@ PIPELINE: tuple[Pass, ...] = (
         ),
     ),
     Pass(
-        80, "leave-ssa", leave_ssa.run, True,
+        80, "leave-ssa", True,
         "turn block parameters into registers and copies",
         (("dead-code", "every parameter that is left costs a register and copies"),),
     ),
     Pass(
-        90, "registers", registers.run, True,
+        90, "registers", True,
         "count the registers of each bank",
         (("leave-ssa", "values share registers only then"),),
     ),
 )  # fmt: skip
 
-#: The dump of the frontend's result has the first rank.
+#: What comes before the passes, the frontend; the dump of its result has the first rank.
 BUILD = (10, "build")
+#: What comes after them, the PTX text.
+PRINT = "print"
 
 
 class PassTime(NamedTuple):
@@ -110,6 +113,16 @@ class PassTime(NamedTuple):
     name: str
     seconds: float
     instructions: int
+
+
+def check_name(name: str, *more: str) -> None:
+    """Raise UsageError, with what was meant, for a name of no pass, unless it is one of ``more`` (build, print)."""
+    passes = [item.name for item in PIPELINE]
+    known = [step for step in (BUILD[1], *passes, PRINT) if step in passes or step in more]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        question = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"there is no pass {name!r}", hint=f"{question}passes are {', '.join(known)}")
 
 
 class Runner:
@@ -126,16 +139,20 @@ class Runner:
     ) -> None:
         """``observe(rank, name, kernel)`` is called with the kernel after each pass.
 
-        ``verify`` checks the kernel before the first and after each pass. Raises UsageError for names of no pass, and
-        for disabling a required one.
+        ``verify`` checks the kernel before the first and after each pass. Besides the passes, ``stop_after`` may be
+        ``build`` and ``start_at`` may be ``print``: then none runs. Raises UsageError for names of no pass, and for
+        disabling a required one.
         """
-        known = [item.name for item in PIPELINE]
-        for name in (*disabled, *filter(None, (start_at, stop_after))):
-            if name not in known and not (name == BUILD[1] and name == stop_after):
-                raise UsageError(f"there is no pass {name!r}", hint=f"passes are {', '.join(known)}")
+        for name in disabled:
+            check_name(name)
+        check_name(stop_after or BUILD[1], BUILD[1])
+        check_name(start_at or PRINT, PRINT)
         for item in PIPELINE:
             if item.required and item.name in disabled:
                 raise UsageError(f"pass {item.name!r} cannot be disabled", hint="without it the kernel would be wrong")
+        steps = [BUILD[1], *(item.name for item in PIPELINE), PRINT]
+        if stop_after and start_at and steps.index(stop_after) < steps.index(start_at):
+            raise UsageError(f"pass {stop_after!r} comes before {start_at!r}", hint="nothing would be done")
         self.disabled = frozenset(disabled)
         self.stop_after, self.start_at = stop_after, start_at
         self.verify, self.observe = verify, observe
@@ -147,9 +164,11 @@ class Runner:
         Raises CompileError for what a pass refuses; InternalError, with the IR from before the pass as its
         ``reproducer``, where one crashes or leaves IR that the verifier refuses.
         """
+        from ptxc.ir.verify import check
+
         if self.verify:
             check(kernel, BUILD[1])
-        if self.stop_after == BUILD[1]:
+        if self.stop_after == BUILD[1] or self.start_at == PRINT:
             return
         first = next((at for at, item in enumerate(PIPELINE) if item.name == self.start_at), 0)
         for item in PIPELINE[first:]:
@@ -159,10 +178,14 @@ class Runner:
                 return
 
     def _run_one(self, item: Pass, kernel: Kernel) -> None:
-        before = format_kernel(kernel) if self.verify else ""
+        from ptxc.ir.text import format_kernel
+        from ptxc.ir.verify import check
+
+        before = f"// before pass {item.name}\n{format_kernel(kernel)}" if self.verify else ""
+        run = item.run
         start = time.process_time()
         try:
-            item.run(kernel)
+            run(kernel)
             seconds = time.process_time() - start
             if self.verify:
                 check(kernel, item.name)

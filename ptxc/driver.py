@@ -55,6 +55,7 @@ class Stats:
     """What is known of a compilation. Seconds are of CPU."""
 
     seconds: float
+    #: The frontend (``build``), the passes that ran, the PTX text (``print``).
     passes: tuple[PassTime, ...]
     lines: int
     #: Registers of each bank, and how many are live at once at most.
@@ -133,8 +134,8 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
     from ptxc.frontend.signature import check_shared, launch_of, signature_of
+    from ptxc.passes.pipeline import BUILD
 
-    start = time.process_time()
     target = parse_target(options.target)
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
 
@@ -143,18 +144,26 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         check_shared(signature, target)
         return lower(node.op, signature, target.name, arithmetic), launch_of(signature)
 
-    try:
-        with _without_garbage_collection():
+    with _without_garbage_collection():
+        with _faults_named("the frontend", node.op.name or node.node_id):
+            start = time.process_time()
             kernel, launch = with_room(build)
-            if observe is not None:
-                observe(10, "build", kernel)
-            return _finish(kernel, launch, target, options, observe, start)
+            seconds = time.process_time() - start
+        if observe is not None:
+            observe(*BUILD, kernel)
+        return _finish(kernel, launch, target, options, observe, seconds)
+
+
+@contextmanager
+def _faults_named(step: str, kernel: str) -> Iterator[None]:
+    """Complete errors with the kernel's name, and make an InternalError of anything else that ``step`` raises."""
+    try:
+        yield
     except CompileError as error:
-        error.at(kernel=node.op.name or node.node_id)
+        error.at(kernel=kernel)
         raise
     except Exception as fault:
-        what = f"{type(fault).__name__}: {fault}"
-        raise InternalError(what, kernel=node.op.name or node.node_id) from fault
+        raise InternalError(f"{step} failed: {type(fault).__name__}: {fault}", kernel=kernel) from fault
 
 
 @contextmanager
@@ -183,30 +192,49 @@ def compile_ir(
     """Compile a kernel in the IR's text form, from pass ``start_at`` on (all passes by default).
 
     ``name`` is the file it came from, for errors. The target that the text names counts. Raises InputError for text
-    that is not a kernel or that the verifier refuses.
+    that is not a kernel, that the verifier refuses or that is past SSA form where ``start_at`` needs it, or not there.
     """
     from ptxc.ir.text import parse_kernel
     from ptxc.ir.verify import check
 
-    start = time.process_time()
-    kernel = parse_kernel(text, name)
+    chosen = _options(options)
     try:
+        start = time.process_time()
+        kernel = parse_kernel(text, name)
+        seconds = time.process_time() - start
+        target = parse_target(kernel.target)
         check(kernel, error=InputError)
-    except InputError as error:
+        _check_form(kernel, start_at)
+    except CompileError as error:
         error.at(file=name)
         raise
-    options = {**options, "target": kernel.target}
-    return _finish(kernel, None, parse_target(kernel.target), _options(options), observe, start, start_at)
+    return _finish(kernel, None, target, chosen, observe, seconds, start_at)
+
+
+def _check_form(kernel: Kernel, start_at: str) -> None:
+    """Raise InputError unless ``kernel`` is in SSA form exactly if ``start_at`` is a pass that works on that."""
+    from ptxc.passes.pipeline import PIPELINE, PRINT, check_name
+
+    if not start_at:
+        return
+    check_name(start_at, PRINT)
+    names = [item.name for item in PIPELINE]
+    last = names.index("leave-ssa")
+    if kernel.ssa and start_at not in names[: last + 1]:
+        raise InputError("the IR is in SSA form", hint=f"start at {names[last]!r} or before it")
+    if not kernel.ssa and start_at in names[: last + 1]:
+        raise InputError("the IR has left SSA form", hint=f"start at {names[last + 1]!r}, or at {PRINT!r}")
 
 
 def _finish(
-    kernel: Kernel, launch: Launch | None, target: Target, options: Options, observe: Observer | None, start: float,
+    kernel: Kernel, launch: Launch | None, target: Target, options: Options, observe: Observer | None, seconds: float,
     start_at: str = "",
 ) -> CompiledKernel:  # fmt: skip
-    """The passes, and the text."""
-    from ptxc.codegen.ptx import needed_version, print_module
-    from ptxc.passes.pipeline import Runner
+    """The passes, and the text. ``seconds`` is what making the kernel took."""
+    from ptxc.codegen.ptx import print_module
+    from ptxc.passes.pipeline import BUILD, PRINT, PassTime, Runner
 
+    built = PassTime(BUILD[1], seconds, _size(kernel))
     runner = Runner(
         disabled=options.disable,
         stop_after=options.stop_after,
@@ -214,21 +242,39 @@ def _finish(
         verify=options.verify_each,
         observe=observe,
     )
-    runner.run(kernel)
+    with _faults_named("a pass", kernel.name):
+        runner.run(kernel)
+    with _faults_named("printing PTX", kernel.name):
+        start = time.process_time()
+        version = _version(kernel, target, options)
+        ptx = "" if kernel.ssa else print_module([kernel], target, version)
+        printed = PassTime(PRINT, time.process_time() - start, _size(kernel))
+    times = (built, *runner.times, printed)
+    stats = Stats(
+        seconds=sum(step.seconds for step in times),
+        passes=times,
+        lines=ptx.count("\n"),
+        registers={bank.name: counts for bank, counts in kernel.registers.items()},
+    )
+    return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version)
+
+
+def _version(kernel: Kernel, target: Target, options: Options) -> PtxVersion:
+    """The PTX version to write: the one asked for, or the lowest that will do."""
+    from ptxc.codegen.ptx import needed_version
+
     needed = needed_version([kernel], target)
     version = PtxVersion.parse(options.ptx_version) if options.ptx_version else needed
     if version < needed:
         raise UsageError(
             f"the kernel needs PTX {needed}, not {version}", hint=f"leave out --ptx-version, or give {needed} or newer"
         )
-    ptx = "" if kernel.ssa else print_module([kernel], target, version)
-    stats = Stats(
-        seconds=time.process_time() - start,
-        passes=tuple(runner.times),
-        lines=ptx.count("\n"),
-        registers={bank.name: counts for bank, counts in kernel.registers.items()},
-    )
-    return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version)
+    return version
+
+
+def _size(kernel: Kernel) -> int:
+    """The number of instructions."""
+    return sum(len(block.instrs) for block in kernel.blocks)
 
 
 def _options(options: Mapping[str, Any]) -> Options:
