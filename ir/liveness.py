@@ -14,21 +14,22 @@ from ptxc.ir.values import Mem, Value
 
 def uses(instr: Instr) -> list[Value]:
     """The values that an instruction reads: operands, address registers, its guard, what its edges pass."""
-    found: list[Value] = []
-    for operand in instr.operands:
-        if isinstance(operand, Value):
-            found.append(operand)
-        elif isinstance(operand, Mem) and isinstance(operand.base, Value):
-            found.append(operand.base)
+    # Types are compared by identity here: this is the innermost loop of several passes.
+    found: list[Value] = [operand for operand in instr.operands if type(operand) is Value]
+    if len(found) < len(instr.operands):
+        found += [operand.base for operand in instr.operands if type(operand) is Mem and type(operand.base) is Value]
     if instr.guard is not None:
         found.append(instr.guard.predicate)
     for edge in instr.targets:
-        found += [arg for arg in edge.args if isinstance(arg, Value)]
+        found += [arg for arg in edge.args if type(arg) is Value]
     return found
 
 
 class Liveness(NamedTuple):
-    """Live values at the borders of blocks, as bit sets over :attr:`numbers`."""
+    """Live values at the borders of blocks, as bit sets over :attr:`numbers`.
+
+    Only values that some block reads without defining them have a number: no other is live at a border.
+    """
 
     numbers: dict[Value, int]
     live_in: dict[Block, int]
@@ -42,38 +43,40 @@ def liveness(kernel: Kernel) -> Liveness:
     of a block only if a later block reads it itself.
     """
     numbers: dict[Value, int] = {}
-    reads: dict[Block, int] = {}
-    writes: dict[Block, int] = {}
+    exposed: dict[Block, int] = {}
+    defined: dict[Block, set[Value]] = {}
     for block in kernel.blocks:
-        read = written = 0
-        for value in block.params:
-            written |= 1 << numbers.setdefault(value, len(numbers))
-        for instr in block.instrs:
-            for value in uses(instr):
-                read |= (1 << numbers.setdefault(value, len(numbers))) & ~written
-            if instr.guard is None:
-                for value in instr.results:
-                    written |= 1 << numbers.setdefault(value, len(numbers))
-            else:
-                # A guarded instruction may leave its result as it was.
-                for value in instr.results:
-                    bit = 1 << numbers.setdefault(value, len(numbers))
-                    if kernel.ssa:
-                        written |= bit
-        reads[block], writes[block] = read, written
-    live_in = dict(reads)
+        exposed[block], defined[block] = _scan(block, kernel.ssa, numbers)
+    kept = {
+        block: ~sum(1 << numbers[value] for value in values if value in numbers) for block, values in defined.items()
+    }
+    live_in = dict(exposed)
     live_out = dict.fromkeys(kernel.blocks, 0)
-    changed = True
+    changed = bool(numbers)
     while changed:
         changed = False
         for block in reversed(kernel.blocks):
             out = 0
-            for after in block.successors():
-                out |= live_in[after]
+            for edge in block.instrs[-1].targets:
+                out |= live_in[edge.block]
             if out != live_out[block]:
                 live_out[block] = out
-                into = reads[block] | (out & ~writes[block])
+                into = exposed[block] | (out & kept[block])
                 if into != live_in[block]:
                     live_in[block] = into
                     changed = True
     return Liveness(numbers, live_in, live_out)
+
+
+def _scan(block: Block, ssa: bool, numbers: dict[Value, int]) -> tuple[int, set[Value]]:
+    """The values that a block reads before it defines them, numbered, and those that it defines."""
+    exposed = 0
+    defined = set(block.params)
+    for instr in block.instrs:
+        for value in uses(instr):
+            if value not in defined:
+                exposed |= 1 << numbers.setdefault(value, len(numbers))
+        # In register form a guarded instruction may leave its result as it was.
+        if instr.results and (instr.guard is None or ssa):
+            defined.update(instr.results)
+    return exposed, defined

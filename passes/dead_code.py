@@ -11,15 +11,15 @@ from ptxc.ir import opcodes
 from ptxc.ir.kernel import Edge, Instr, Kernel
 from ptxc.ir.values import Mem, Operand, Value
 
+_EFFECTS = frozenset(("WRITE", "SYNC", "END"))
+
 
 def run(kernel: Kernel) -> None:
     """Drop instructions and block parameters that nothing needs."""
     needed = _needed(kernel)
     for block in kernel.blocks:
         block.instrs = [
-            instr
-            for instr in block.instrs
-            if instr.op.effect in ("WRITE", "SYNC", "END") or any(value in needed for value in instr.results)
+            instr for instr in block.instrs if instr.op.effect in _EFFECTS or not needed.isdisjoint(instr.results)
         ]
         _drop_arguments(block.instrs[-1], needed)
     for block in kernel.blocks:
@@ -46,7 +46,7 @@ def _needed(kernel: Kernel) -> set[Value]:
         for instr in block.instrs:
             for value in instr.results:
                 definitions[value] = instr
-            if instr.op.effect in ("WRITE", "SYNC", "END"):
+            if instr.op.effect in _EFFECTS:
                 work += _operands(instr)
             for target, args in instr.targets:
                 for value, arg in zip(target.params, args, strict=True):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ptxc.ir.kernel import Kernel
+from ptxc.ir.kernel import Block, Kernel
 from ptxc.ir.liveness import liveness, uses
 from ptxc.ir.types import BANKS, Type
+from ptxc.ir.values import Value
 
 
 class Registers(NamedTuple):
@@ -32,30 +33,47 @@ def run(kernel: Kernel) -> None:
 def count(kernel: Kernel) -> Registers:
     """Count without changing the kernel."""
     live = liveness(kernel)
-    counts = dict.fromkeys(BANKS, 0)
     masks = dict.fromkeys(BANKS, 0)
     for value, number in live.numbers.items():
-        counts[value.type] += 1
         masks[value.type] |= 1 << number
-    peak = dict.fromkeys(BANKS, 0)
+    values: set[Value] = set()
+    peaks = dict.fromkeys(BANKS, 0)
     for block in kernel.blocks:
         alive = live.live_out[block]
         current = {bank: (alive & mask).bit_count() for bank, mask in masks.items()}
-        for instr in reversed(block.instrs):
-            for bank in BANKS:
-                if current[bank] > peak[bank]:
-                    peak[bank] = current[bank]
-            if instr.guard is None:
-                for value in instr.results:
-                    bit = 1 << live.numbers[value]
-                    if alive & bit:
-                        alive ^= bit
-                        current[value.type] -= 1
-            for value in uses(instr):
-                bit = 1 << live.numbers[value]
-                if not alive & bit:
-                    alive |= bit
-                    current[value.type] += 1
-        for bank in BANKS:
-            peak[bank] = max(peak[bank], current[bank])
-    return Registers(counts, peak)
+        touched = _touched(block)
+        values |= touched
+        at_end = {value for value in touched if value in live.numbers and alive >> live.numbers[value] & 1}
+        _walk_back(block, at_end, current, peaks)
+    counts = dict.fromkeys(BANKS, 0)
+    for value in values:
+        counts[value.type] += 1
+    return Registers(counts, peaks)
+
+
+def _walk_back(block: Block, alive: set[Value], current: dict[Type, int], peaks: dict[Type, int]) -> None:
+    """Raise ``peaks`` to the most values that are live in the block; ``alive`` are those at its end that it touches."""
+    for bank, number in current.items():
+        peaks[bank] = max(peaks[bank], number)
+    for instr in reversed(block.instrs):
+        if instr.guard is None:
+            for value in instr.results:
+                if value in alive:
+                    alive.remove(value)
+                    current[value.type] -= 1
+        for value in uses(instr):
+            if value not in alive:
+                alive.add(value)
+                bank = value.type
+                current[bank] += 1
+                if current[bank] > peaks[bank]:
+                    peaks[bank] = current[bank]
+
+
+def _touched(block: Block) -> set[Value]:
+    """The values that a block's instructions define or read."""
+    touched: set[Value] = set()
+    for instr in block.instrs:
+        touched.update(instr.results)
+        touched.update(uses(instr))
+    return touched
