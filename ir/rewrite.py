@@ -26,9 +26,9 @@ class Substitution:
             self.replace(value, operand)
 
     def resolve(self, operand: Operand) -> Operand:
-        """What stands for ``operand`` now."""
+        """What stands for ``operand`` now. An address keeps a base that a constant stands for."""
         if isinstance(operand, Mem):
-            base = self.map.get(operand.base)
+            base = self.resolve(operand.base)
             return Mem(base, operand.offset) if isinstance(base, Value) else operand
         while operand in self.map:
             operand = self.map[operand]

@@ -5,11 +5,13 @@ One walk in reverse postorder; each instruction sees its operands already simpli
 - constants: ``add.s32 3, 4`` is 7; ``setp.lt.s32 3, 4`` is true; ``selp`` and ``bra`` with a constant predicate choose;
 - neutral operands: ``x + 0``, ``x * 1``, ``x & -1`` are x; ``x * 0`` is 0;
 - copies: uses of ``mov %b, %a`` take ``%a``; a block parameter that is passed one value only is that value;
+- guards: a constant one goes, alone or with its instruction;
 - ``div.u32`` and ``rem.u32`` by a constant: shifts and masks for powers of two, else a multiplication by the inverse
   (:mod:`ptxc.passes.division`);
 - a comparison of ``selp 1, 0`` with zero is its predicate.
 
-Float arithmetic is left alone but for ``x * 1``: rounding, signed zeros and NaN make the rest different.
+Float arithmetic is left alone but for ``x * 1``: rounding, signed zeros and NaN make the rest different. So is what
+saturates. An address's base stays a register: a ``mov`` gives it its constant.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
 from ptxc.ir.opcodes import Opcode
 from ptxc.ir.rewrite import Substitution
-from ptxc.ir.types import F32, F64, PRED
-from ptxc.ir.values import FALSE, TRUE, Const, Operand, Value, integer, real_of
+from ptxc.ir.types import PRED
+from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
 from ptxc.passes import division
 
 
@@ -35,30 +37,66 @@ class _Simplifier:
         self.kernel = kernel
         self.substitution = Substitution()
         self.definitions: dict[Operand, Instr] = {}
+        #: What has to be a register.
+        self.registers: set[Value] = set()
 
     def run(self) -> None:
-        order = cfg.reverse_postorder(self.kernel)
-        for block in order:
+        self.registers = self.find_registers()
+        for block in cfg.reverse_postorder(self.kernel):
             self.block(block)
         self.drop_unreachable()
-        self.parameters()
+        self.registers = self.find_registers()
+        while self.parameters():
+            pass
         self.substitution.apply_all(self.kernel)
+
+    def find_registers(self) -> set[Value]:
+        """The values that address memory or guard an instruction."""
+        found = set()
+        for instr in self.kernel.instrs():
+            for operand in instr.operands:
+                if type(operand) is Mem and isinstance(operand.base, Value):
+                    found.add(operand.base)
+            if instr.guard is not None:
+                found.add(instr.guard.predicate)
+        return found
 
     def block(self, block: Block) -> None:
         kept: list[Instr] = []
         for instr in block.instrs:
             self.substitution.apply(instr)
+            if instr.guard is not None and not self.may_execute(instr):
+                for value in instr.results:
+                    self.replace(value, Const(value.type, 0), instr, kept)
+                continue
             rule = _RULES.get(instr.op)
             if rule is not None and instr.guard is None:
                 replacement = rule(self, instr, kept)
                 if replacement is not None:
-                    self.substitution.replace(instr.results[0], replacement)
+                    self.replace(instr.results[0], replacement, instr, kept)
                     continue
             if instr.results:
                 self.definitions[instr.results[0]] = instr
             kept.append(instr)
         block.instrs = kept
         self.terminator(block.instrs[-1])
+
+    def may_execute(self, instr: Instr) -> bool:
+        """Whether a guarded instruction may execute; if it always does, its guard goes."""
+        assert instr.guard is not None
+        predicate = self.substitution.resolve(instr.guard.predicate)
+        if not isinstance(predicate, Const):
+            return True
+        if (predicate == TRUE) is instr.guard.negated:
+            return False
+        instr.guard = None
+        return True
+
+    def replace(self, value: Value, operand: Operand, instr: Instr, kept: list[Instr]) -> None:
+        """Let ``operand`` stand for a result of ``instr``, which is not kept."""
+        self.substitution.replace(value, operand)
+        if isinstance(operand, Const) and value in self.registers:
+            kept.append(Instr(opcodes.MOV, (value.type.name,), (value,), (operand,), loc=instr.loc))
 
     def terminator(self, instr: Instr) -> None:
         """A branch with a constant predicate, or to one place either way, is a jump."""
@@ -75,9 +113,13 @@ class _Simplifier:
         reachable = set(cfg.reverse_postorder(self.kernel))
         self.kernel.blocks = [block for block in self.kernel.blocks if block in reachable]
 
-    def parameters(self) -> None:
-        """Block parameters that every way in passes the same value (or the parameter itself)."""
+    def parameters(self) -> bool:
+        """Replace block parameters that every way in passes the same value (or the parameter itself).
+
+        Whether there was one: then another may be one now.
+        """
         before = cfg.predecessors(self.kernel)
+        found = False
         for block in self.kernel.blocks:
             if not block.params:
                 continue
@@ -87,11 +129,13 @@ class _Simplifier:
             keep = []
             for index, value in enumerate(block.params):
                 passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
-                if len(passed) == 1:
-                    self.substitution.replace(value, passed.pop())
-                else:
+                operand = passed.pop() if len(passed) == 1 else None
+                if operand is None or (isinstance(operand, Const) and value in self.registers):
                     keep.append(index)
+                else:
+                    self.substitution.replace(value, operand)
             if len(keep) < len(block.params):
+                found = True
                 block.params = [block.params[index] for index in keep]
                 for pred in dict.fromkeys(before[block]):
                     terminator = pred.terminator
@@ -99,6 +143,7 @@ class _Simplifier:
                         Edge(block, tuple([edge.args[index] for index in keep])) if edge.block is block else edge
                         for edge in terminator.targets
                     )
+        return found
 
 
 # ----------------------------------------------------------------------------------------------------------- rules
@@ -114,7 +159,8 @@ def _mov(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
 
 
 def _is_integer(instr: Instr) -> bool:
-    return not instr.results[0].type.is_float and instr.mods[-1][0] in "usb"
+    """Whether an instruction computes with integers that wrap around."""
+    return instr.mods[-1] in _INTEGERS and "sat" not in instr.mods
 
 
 def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
@@ -122,7 +168,7 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         return None
     a, b = instr.operands
     if isinstance(a, Const):
-        a, b = b, a
+        a, b = instr.operands = (b, a)
     if isinstance(b, Const):
         if isinstance(a, Const):
             return integer(b.type, a.bits + b.bits)
@@ -155,17 +201,16 @@ def _mul(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         a, b = b, a
     if not isinstance(b, Const):
         return None
-    if instr.results[0].type.is_float:
-        return a if "ftz" not in instr.mods and b.type in (F32, F64) and real_of(b) == 1.0 else None
-    kind = instr.mods[-1]
-    wide = instr.mods[0] == "wide"
-    if instr.mods[0] == "hi":
+    kind, bank = instr.mods[-1], instr.results[0].type
+    if kind in ("f32", "f64"):
+        return a if real_of(b) == 1.0 and "ftz" not in instr.mods and "sat" not in instr.mods else None
+    if kind not in _INTEGERS or instr.mods[0] == "hi":
         return None
     if isinstance(a, Const):
-        return integer(instr.results[0].type, _number(a, kind) * _number(b, kind))
+        return integer(bank, _number(a.bits, kind) * _number(b.bits, kind))
     if b.bits == 0:
-        return integer(instr.results[0].type, 0)
-    return a if b.bits == 1 and not wide else None
+        return integer(bank, 0)
+    return a if b.bits == 1 and instr.mods[0] == "lo" else None
 
 
 def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
@@ -177,7 +222,7 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         return None
     if isinstance(a, Const):
         instr.op, instr.mods = opcodes.ADD, (f"s{bank.bits}",)
-        instr.operands = (c, integer(bank, _number(a, kind) * _number(b, kind)))
+        instr.operands = (c, integer(bank, _number(a.bits, kind) * _number(b.bits, kind)))
         return _add(s, instr, kept)
     if b.bits == 0:
         return c
@@ -190,12 +235,12 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
 
 def _divide(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     a, b = instr.operands
-    if instr.results[0].type.is_float or not isinstance(b, Const) or b.bits == 0:
-        return None
     kind = instr.mods[-1]
-    divisor = _number(b, kind)
+    if kind not in _INTEGERS or not isinstance(b, Const) or b.bits == 0:
+        return None
+    divisor = _number(b.bits, kind)
     if isinstance(a, Const):
-        number = _number(a, kind)
+        number = _number(a.bits, kind)
         quotient = abs(number) // abs(divisor) * (1 if (number < 0) == (divisor < 0) else -1)
         return integer(b.type, quotient if instr.op is opcodes.DIV else number - quotient * divisor)
     if divisor == 1:
@@ -240,30 +285,36 @@ def _shift(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
 
 
 def _min_max(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
+    if not _is_integer(instr):
+        return None
     a, b = instr.operands
-    if a is b and not instr.results[0].type.is_float:
+    if a is b:
         return a
-    if not (isinstance(a, Const) and isinstance(b, Const)) or instr.results[0].type.is_float or not _is_integer(instr):
+    if not (isinstance(a, Const) and isinstance(b, Const)):
         return None
     kind = instr.mods[-1]
     choose = min if instr.op is opcodes.MIN else max
-    return choose((a, b), key=lambda constant: _number(constant, kind))
+    return choose((a, b), key=lambda constant: _number(constant.bits, kind))
 
 
 def _setp(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     a, b = instr.operands
     relation, kind = instr.mods[0], instr.mods[-1]
-    if isinstance(a, Const) and isinstance(b, Const) and not a.type.is_float and kind[0] in "us":
-        x, y = _number(a, kind), _number(b, kind)
+    if isinstance(a, Const) and isinstance(b, Const) and kind in _INTEGERS:
+        x, y = _number(a.bits, kind), _number(b.bits, kind)
         holds = {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}.get(relation)
         return None if holds is None else TRUE if holds else FALSE
     if relation in ("ne", "neu") and isinstance(b, Const) and b.bits == 0:
         inner = s.definitions.get(a)
         if inner is not None and inner.op is opcodes.SELP:
             yes, no, predicate = inner.operands
-            if no == b and isinstance(yes, Const) and yes.bits != 0:
+            if no == b and isinstance(yes, Const) and _is_one(yes, kind):
                 return predicate
     return None
+
+
+def _is_one(constant: Const, kind: str) -> bool:
+    return constant.bits == 1 if kind in _INTEGERS else kind in ("f32", "f64") and real_of(constant) == 1.0
 
 
 def _selp(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
@@ -284,7 +335,7 @@ def _not(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         relation, kind = inner.mods[0], inner.mods[-1]
         opposite = _OPPOSITE.get(relation)
         if opposite is not None:
-            opposite = _UNORDERED.get(opposite, opposite) if kind[0] not in "usb" else opposite
+            opposite = opposite if kind in _INTEGERS else _UNORDERED[opposite]
             instr.op, instr.mods, instr.operands = opcodes.SETP, (opposite, *inner.mods[1:]), inner.operands
     return None
 
@@ -297,28 +348,35 @@ _UNORDERED = {"ne": "neu", "ge": "geu", "lt": "ltu", "le": "leu", "gt": "gtu", "
 def _cvt(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     (a,) = instr.operands
     to, source = instr.mods[-2:]
+    if "sat" in instr.mods or source not in _WIDTHS:
+        return None
     if to in ("u32", "s32") and source in ("u64", "s64"):
         inner = s.definitions.get(a)
-        if inner is not None and inner.op is opcodes.CVT and inner.mods[-1] in ("u32", "s32"):
+        if inner is not None and inner.op is opcodes.CVT and inner.mods in _WIDENINGS:
             return inner.operands[0]
-    if not isinstance(a, Const) or a.type.is_float:
+    if not isinstance(a, Const):
         return None
-    if to[0] in "us" and source[0] in "us":
-        bits, number = int(to[1:]), _number(Const(a.type, a.bits), source)
-        if source[1:] == "16":
-            number = ((a.bits + 0x8000) & 0xFFFF) - 0x8000 if source[0] == "s" else a.bits & 0xFFFF
-        bank = instr.results[0].type
-        return integer(bank, number if bits >= 32 else number & ((1 << bits) - 1))
-    if to in ("f32", "f64") and source[0] in "us" and instr.mods[0] == "rn":
-        exact = _number(a, source)
-        # Python rounds an integer to f64 first; below 2^53 that is exact, so f32 is rounded once.
-        return values.real(instr.results[0].type, float(exact)) if abs(exact) < 2**53 else None
-    return None
+    number, bank = _number(a.bits, source), instr.results[0].type
+    if to in _WIDTHS:
+        return integer(bank, _number(number, to))
+    # Python rounds an integer to f64 first; below 2^53 that is exact, so f32 is rounded once.
+    return values.real(bank, float(number)) if bank.is_float and instr.mods[0] == "rn" and abs(number) < 2**53 else None
 
 
-def _number(constant: Const, kind: str) -> int:
-    """A constant as the instruction type reads it."""
-    return constant.bits if kind[0] == "s" else constant.bits & ((1 << constant.type.bits) - 1)
+#: The widths of the integer types.
+_WIDTHS = {"u8": 8, "s8": 8, **{f"{sign}{width}": width for sign in "usb" for width in (16, 32, 64)}}
+
+#: The integer types of arithmetic.
+_INTEGERS = _WIDTHS.keys() - {"u8", "s8"}
+
+_WIDENINGS = {(to, source) for to in ("u64", "s64") for source in ("u32", "s32")}
+
+
+def _number(bits: int, kind: str) -> int:
+    """The integer that an instruction of type ``kind`` reads in a register with these bits."""
+    width = _WIDTHS[kind]
+    number = bits & ((1 << width) - 1)
+    return number - (1 << width) if kind[0] == "s" and number >> (width - 1) else number
 
 
 _RULES: dict[Opcode, _Rule] = {
