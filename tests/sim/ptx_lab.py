@@ -93,7 +93,27 @@ def evaluate(instructions: str, result: str, *operands: Array, registers: str = 
     return output
 
 
-# Bits of floats
+# Operands
+
+
+def u16(*values: int) -> Array:
+    """uint16 values."""
+    return np.array(values, np.uint16)
+
+
+def u32(*values: int) -> Array:
+    """uint32 values."""
+    return np.array(values, np.uint32)
+
+
+def i32(*values: int) -> Array:
+    """int32 values."""
+    return np.array(values, np.int32)
+
+
+def f16(*values: float) -> Array:
+    """float16 values."""
+    return np.array(values, np.float16)
 
 
 def f32(*bits: int) -> Array:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from ptx_lab import Array, bits, evaluate, f32, interesting_f32, round_to
+from ptx_lab import Array, bits, evaluate, f32, i32, interesting_f32, round_to, u16, u32
 from test_sim_integer import numpy_type, operands, wrap
 
 from ptxc.sim.convert import decoded, encoded
@@ -81,7 +81,7 @@ def test_narrowing(mode: str) -> None:
 def test_widening_is_exact() -> None:
     half = np.arange(0x7C00, dtype=np.uint16)
     assert np.array_equal(evaluate("cvt.f32.f16 %res, %a;", "f4", half), half.view(np.float16).astype(np.float32))
-    assert bits(evaluate("cvt.f32.bf16 %res, %a;", "f4", np.uint16([0x3F80, 1]))) == [0x3F800000, 0x00010000]
+    assert bits(evaluate("cvt.f32.bf16 %res, %a;", "f4", u16(0x3F80, 1))) == [0x3F800000, 0x00010000]
     assert evaluate("cvt.f64.f32 %res, %a;", "f8", f32(1)).tolist() == [2.0**-149]
     assert bits(evaluate("cvt.ftz.f64.f32 %res, %a;", "f8", f32(0x80000001))) == [1 << 63]
     assert bits(evaluate("cvt.rn.ftz.f32.f64 %res, %a;", "f4", np.array([1e-40]))) == [0]
@@ -112,28 +112,28 @@ def test_small_formats_by_instruction() -> None:
     a, b = f(448.0, 1.0, NAN, -1000.0), f(0.001953125, 17.0, 0.0, 1.0625)
     got = evaluate("cvt.rn.satfinite.e4m3x2.f32 %res, %a, %b;", "u2", a, b)
     assert got.tolist() == [0x7E01, 0x3858, 0x7F00, 0xFE38]
-    assert evaluate("cvt.rn.f16x2.e4m3x2 %res, %a;", "u4", np.uint16([0x3858])).tolist() == [0x3C004C00]
+    assert evaluate("cvt.rn.f16x2.e4m3x2 %res, %a;", "u4", u16(0x3858)).tolist() == [0x3C004C00]
     assert evaluate("cvt.rn.satfinite.e5m2x2.f32 %res, %a, %b;", "u2", f(1.0), f(57344.0)).tolist() == [0x3C7B]
     got = evaluate("cvt.rn.satfinite.e2m1x2.f32 %h10, %a, %b; mov.b16 %res, %h10;", "u2", f(6.0), f(-0.5))
     assert got.tolist() == [0x79]
 
 
 def test_integers() -> None:
-    a = np.int32([-1, 300, -300, 100])
+    a = i32(-1, 300, -300, 100)
     assert evaluate("cvt.s8.s32 %res, %a;", "i4", a).tolist() == [-1, 44, -44, 100]
     assert evaluate("cvt.u8.s32 %res, %a;", "u4", a).tolist() == [255, 44, 212, 100]
     assert evaluate("cvt.sat.s8.s32 %res, %a;", "i4", a).tolist() == [-1, 127, -128, 100]
     assert evaluate("cvt.sat.u8.s32 %res, %a;", "u4", a).tolist() == [0, 255, 0, 100]
     assert evaluate("cvt.s64.s32 %res, %a;", "i8", a).tolist() == a.tolist()
     assert evaluate("cvt.u64.u32 %res, %a;", "u8", a).tolist() == [wrap(x, "u32") for x in a.tolist()]
-    assert evaluate("cvt.s32.s8 %res, %a;", "i4", np.int32([0x180])).tolist() == [-128]
+    assert evaluate("cvt.s32.s8 %res, %a;", "i4", i32(0x180)).tolist() == [-128]
     wide = operands("s64", 50, 3)
     assert evaluate("cvt.u32.u64 %res, %a;", "u4", wide).tolist() == [wrap(x, "u32") for x in wide.tolist()]
     assert numpy_type("s64") == "i8"
 
 
 def test_pack() -> None:
-    a, b = np.int32([300, -5]), np.int32([-200, 7])
+    a, b = i32(300, -5), i32(-200, 7)
     assert evaluate("cvt.pack.sat.s16.s32 %res, %a, %b;", "u4", a, b).tolist() == [0x012CFF38, 0xFFFB0007]
-    c = np.uint32([0xAABB, 1])
+    c = u32(0xAABB, 1)
     assert evaluate("cvt.pack.sat.u8.s32.b32 %res, %a, %b, %c;", "u4", a, b, c).tolist() == [0xAABBFF00, 0x00010007]

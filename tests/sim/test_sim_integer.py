@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from ptx_lab import Array, evaluate
+from ptx_lab import Array, evaluate, i32, u32
 
 TYPES = ["u16", "s16", "u32", "s32", "u64", "s64"]
 
@@ -95,7 +95,7 @@ def test_carry_makes_128_bit_sums() -> None:
     sub = "sub.cc.u32 %r40, %a, %c; subc.u32 %r41, %b, %d; mov.b64 %res, {%r40, %r41};"
     assert evaluate(sub, "u8", *words).tolist() == [(x - y) % 2**64 for x, y in zip(whole, other)]
     # A carry through three words, the last of them only the carry.
-    chain = "mov.u32 %r42, 0; add.cc.u32 %r40, %a, %c; addc.cc.u32 %r41, %b, %d; addc.u32 %r42, %r42, 0; mov.b32 %res, %r42;"
+    chain = "mov.u32 %r42, 0; add.cc.u32 %r40, %a, %c; addc.cc.u32 %r41, %b, %d; addc.u32 %res, %r42, 0;"
     assert evaluate(chain, "u4", *words).tolist() == [(x + y) >> 64 for x, y in zip(whole, other)]
     # 64 x 32 -> 96 bits by mad.
     product = (
@@ -111,37 +111,33 @@ def test_products_of_24_bits() -> None:
     exact = [(int(x) % 2**24) * (int(y) % 2**24) for x, y in zip(a, b)]
     assert evaluate("mul24.lo.u32 %res, %a, %b;", "u4", a, b).tolist() == [x % 2**32 for x in exact]
     assert evaluate("mul24.hi.u32 %res, %a, %b;", "u4", a, b).tolist() == [x >> 16 for x in exact]
-    assert evaluate("mad24.lo.s32 %res, %a, %b, 5;", "i4", np.int32([-3]), np.int32([7])).tolist() == [-16]
+    assert evaluate("mad24.lo.s32 %res, %a, %b, 5;", "i4", i32(-3), i32(7)).tolist() == [-16]
 
 
 def test_signs() -> None:
     a = np.array([-5, 7, 0, -(2**31)], np.int32)
     assert evaluate("abs.s32 %res, %a;", "i4", a).tolist() == [5, 7, 0, -(2**31)]
     assert evaluate("neg.s32 %res, %a;", "i4", a).tolist() == [5, -7, 0, -(2**31)]
-    assert evaluate("max.relu.s32 %res, %a, %b;", "i4", a, np.int32([-1])).tolist() == [0, 7, 0, 0]
-    assert evaluate("sad.u32 %res, %a, %b, %c;", "u4", *np.uint32([[2], [5], [10]])).tolist() == [13]
-    assert evaluate("sad.s32 %res, %a, %b, %c;", "i4", *np.int32([[-2], [5], [10]])).tolist() == [17]
+    assert evaluate("max.relu.s32 %res, %a, %b;", "i4", a, i32(-1)).tolist() == [0, 7, 0, 0]
+    assert evaluate("sad.u32 %res, %a, %b, %c;", "u4", u32(2), u32(5), u32(10)).tolist() == [13]
+    assert evaluate("sad.s32 %res, %a, %b, %c;", "i4", i32(-2), i32(5), i32(10)).tolist() == [17]
 
 
 def test_packed_halves() -> None:
-    a, b = np.uint32([0x0001FFFF, 0x80007FFF]), np.uint32([0x00020001, 0x80000001])
+    a, b = u32(0x0001FFFF, 0x80007FFF), u32(0x00020001, 0x80000001)
     assert evaluate("add.u16x2 %res, %a, %b;", "u4", a, b).tolist() == [0x00030000, 0x00008000]
     assert evaluate("min.s16x2 %res, %a, %b;", "u4", a, b).tolist() == [0x0001FFFF, 0x80000001]
     assert evaluate("max.u16x2 %res, %a, %b;", "u4", a, b).tolist() == [0x0002FFFF, 0x80007FFF]
 
 
 def test_dot_products() -> None:
-    a, b = np.uint32([0x01FF0380]), np.uint32([0x02020202])
+    a, b = u32(0x01FF0380), u32(0x02020202)
     assert evaluate("dp4a.u32.u32 %res, %a, %b, 1;", "u4", a, b).tolist() == [1 + 2 * (0x01 + 0xFF + 0x03 + 0x80)]
     assert evaluate("dp4a.s32.s32 %res, %a, %b, 1;", "i4", a, b).tolist() == [1 + 2 * (1 - 1 + 3 - 128)]
-    assert evaluate("dp2a.lo.u32.u32 %res, %a, %b, 0;", "u4", a, np.uint32([0x04030201])).tolist() == [
-        0x0380 + 2 * 0x01FF
-    ]
-    assert evaluate(
-        "dp2a.hi.s32.u32 %res, %a, %b, 0;", "i4", np.uint32([0xFFFF0001]), np.uint32([0x04030201])
-    ).tolist() == [3 - 4]
+    assert evaluate("dp2a.lo.u32.u32 %res, %a, %b, 0;", "u4", a, u32(0x04030201)).tolist() == [0x0380 + 2 * 0x01FF]
+    assert evaluate("dp2a.hi.s32.u32 %res, %a, %b, 0;", "i4", u32(0xFFFF0001), u32(0x04030201)).tolist() == [3 - 4]
 
 
 def test_division_by_zero_stops_nothing() -> None:
-    got = evaluate("div.u32 %res, %a, %b;", "u4", np.uint32([7]), np.uint32([0]))
+    got = evaluate("div.u32 %res, %a, %b;", "u4", u32(7), u32(0))
     assert got.tolist() == [0xFFFFFFFF]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from ptx_lab import Array, bits, evaluate, f32
+from ptx_lab import Array, bits, evaluate, f32, i32, u32
 from test_sim_integer import numpy_type, operands, wrap
 
 M32 = 0xFFFFFFFF
-
-
-def u32(*values: int) -> Array:
-    return np.array(values, np.uint32)
 
 
 def lanes(*arrays: Array) -> list[tuple[int, ...]]:
@@ -23,7 +20,7 @@ def lanes(*arrays: Array) -> list[tuple[int, ...]]:
 
 def test_logic() -> None:
     a, b = operands("u32", 100, 1), operands("u32", 100, 2)
-    for opcode, function in {"and": int.__and__, "or": int.__or__, "xor": int.__xor__}.items():
+    for opcode, function in {"and": operator.and_, "or": operator.or_, "xor": operator.xor}.items():
         got = evaluate(f"{opcode}.b32 %res, %a, %b;", "u4", a, b)
         assert got.tolist() == [function(x, y) for x, y in lanes(a, b)]
     assert evaluate("not.b32 %res, %a;", "u4", a).tolist() == [x ^ M32 for x in a.tolist()]
@@ -139,7 +136,7 @@ def test_byte_permutation() -> None:
 
 def test_truth_tables() -> None:
     a, b, c = u32(0xF0F0), u32(0xCCCC), u32(0xAAAA)
-    for table, function in {
+    functions: dict[int, Callable[[int, int, int], int]] = {
         0x80: lambda x, y, z: x & y & z,
         0xFE: lambda x, y, z: x | y | z,
         0x96: lambda x, y, z: x ^ y ^ z,
@@ -147,7 +144,8 @@ def test_truth_tables() -> None:
         0xE8: lambda x, y, z: x & y | x & z | y & z,
         0x00: lambda x, y, z: 0,
         0xFF: lambda x, y, z: M32,
-    }.items():
+    }
+    for table, function in functions.items():
         want = function(0xF0F0, 0xCCCC, 0xAAAA) & M32
         assert evaluate(f"lop3.b32 %res, %a, %b, %c, {table};", "u4", a, b, c).tolist() == [want], hex(table)
     combined = "setp.eq.u32 %p1, %c, 1; lop3.and.b32 %r40|%res, %a, %b, 0, 0xC0, %p1;"
@@ -201,7 +199,7 @@ def test_comparison_with_a_second_result_and_combination() -> None:
     flag = "setp.eq.u32 %p1, %c, 1; "
     c = u32(1, 1, 0, 0)
     equal, given = [True, False, True, False], [True, True, False, False]
-    for name, join in {"and": lambda p, q: p and q, "or": lambda p, q: p or q, "xor": lambda p, q: p != q}.items():
+    for name, join in {"and": operator.and_, "or": operator.or_, "xor": operator.xor}.items():
         got = evaluate(flag + f"setp.eq.{name}.u32 %res|%p2, %a, %b, %p1;", "bool", a, b, c)
         assert got.tolist() == [join(p, q) for p, q in zip(equal, given)]
         got = evaluate(flag + f"setp.eq.{name}.u32 %p2|%res, %a, %b, %p1;", "bool", a, b, c)
@@ -236,7 +234,7 @@ def test_set() -> None:
 def test_selection() -> None:
     a, b, c = u32(1, 2), u32(3, 4), u32(0, 1)
     assert evaluate("setp.ne.u32 %p1, %c, 0; selp.b32 %res, %a, %b, %p1;", "u4", a, b, c).tolist() == [3, 2]
-    assert evaluate("slct.u32.s32 %res, %a, %b, %c;", "u4", a, b, np.int32([-1, 0])).tolist() == [3, 2]
+    assert evaluate("slct.u32.s32 %res, %a, %b, %c;", "u4", a, b, i32(-1, 0)).tolist() == [3, 2]
     zeros = f32(0x80000000, 0x7FC00000)
     assert evaluate("slct.u32.f32 %res, %a, %b, %c;", "u4", a, b, zeros).tolist() == [1, 4]
     assert evaluate("slct.ftz.u32.f32 %res, %a, %b, %c;", "u4", a, b, f32(0x80000001, 1)).tolist() == [1, 2]

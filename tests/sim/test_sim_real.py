@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from ptx_lab import Array, as_float, bits, evaluate, exact_fma, f32, interesting_f32, round_to
+from ptx_lab import Array, as_float, bits, evaluate, exact_fma, f16, f32, interesting_f32, round_to
 
 from ptxc.sim.rounding import FORMATS, quantize
 
@@ -118,7 +118,7 @@ def test_half_precision_rounds_once(form: str, opcode: str) -> None:
     for *patterns, result in zip(*operands, got, strict=True):
         values = [as_float(int(p), form) for p in patterns]
         if opcode == "fma":
-            want = exact_fma(*values, form, "rn")
+            want = exact_fma(values[0], values[1], values[2], form, "rn")
         else:
             want = binary(opcode, values[0], values[1], form, "rn")
         found = as_float(int(result), form)
@@ -198,7 +198,7 @@ def test_saturation() -> None:
 
 def test_relu() -> None:
     half = np.array([-1.0, 2.0, NAN], np.float16)
-    got = evaluate("fma.rn.relu.f16 %res, %a, %b, %c;", "f2", half, np.float16([1]), np.float16([0]))
+    got = evaluate("fma.rn.relu.f16 %res, %a, %b, %c;", "f2", half, f16(1), f16(0))
     assert bits(got) == [0, 0x4000, 0x7FFF]
 
 
