@@ -78,13 +78,12 @@ class Loop(NamedTuple):
 
 
 def loops(kernel: Kernel) -> list[Loop]:
-    """The natural loops, inner ones before the loops around them."""
+    """The natural loops, inner ones before the loops around them. A cycle that can be entered in two places is none."""
     order = reverse_postorder(kernel)
     position = {block: index for index, block in enumerate(order)}
     latches: dict[Block, list[Block]] = {}
     for block in order:
         for after in block.successors():
-            # The frontend makes reducible graphs: an edge to a block not later in this order is a back edge.
             if position[after] <= position[block]:
                 latches.setdefault(after, []).append(block)
     if not latches:
@@ -92,13 +91,22 @@ def loops(kernel: Kernel) -> list[Loop]:
     before = predecessors(kernel)
     found = []
     for header in sorted(latches, key=position.__getitem__, reverse=True):
-        members = {header}
-        stack = list(latches[header])
-        while stack:
-            block = stack.pop()
-            if block not in members and block in position:
-                members.add(block)
-                stack += before[block]
-        found.append(Loop(header, tuple(block for block in kernel.blocks if block in members)))
+        bodies = [_body(header, latch, before) for latch in latches[header]]
+        # The header dominates a latch if no way leads from the entry to it past the header.
+        members = {block for body in bodies if order[0] not in body for block in body if block in position}
+        if members:
+            found.append(Loop(header, tuple(block for block in kernel.blocks if block in members)))
     found.sort(key=lambda loop: len(loop.blocks))
     return found
+
+
+def _body(header: Block, latch: Block, before: dict[Block, list[Block]]) -> set[Block]:
+    """The header, and the blocks from which a way leads to the latch that does not pass the header."""
+    body = {header}
+    stack = [latch]
+    while stack:
+        block = stack.pop()
+        if block not in body:
+            body.add(block)
+            stack += before[block]
+    return body

@@ -29,9 +29,9 @@ def run(kernel: Kernel) -> None:
     before = cfg.predecessors(kernel)
     for loop in loops:
         members = set(loop.blocks)
-        entries = [block for block in before[loop.header] if block not in members]
+        entries = {block: None for block in before[loop.header] if block not in members}
         if len(entries) == 1:
-            _hoist(loop, entries[0])
+            _hoist(loop, *entries)
 
 
 def _hoist(loop: cfg.Loop, entry: Block) -> None:
