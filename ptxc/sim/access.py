@@ -81,7 +81,7 @@ def check_writable(m: Machine, piece: Piece) -> None:
         )  # fmt: skip
         raise Stop
     if m.checks.memory and m.instruction is not None and region.space == "global":
-        m.written.setdefault(region, m.instruction)
+        m.written.setdefault(region, (m.instruction, int(piece.slots[0])))
 
 
 def resolve(m: Machine, active: Active, space: str, addresses: Array, size: int, what: str) -> list[Piece]:
@@ -134,14 +134,11 @@ def _resolve_scattered(m: Machine, addresses: Array, slots: Index, size: int, wh
     while left.size:
         low = int(addresses[left].min())
         region = m.memory.find(low)
-        inside = addresses[left] < (low + 1 if region is None else max(region.end, low + 1))
-        where, left = left[inside], left[~inside]
-        if region is None or low >= region.end:
-            _out_of_bounds(m, "global", addresses[where], slots[where], size, what, [])
-            continue
-        extents = [Extent(region.name, region.start, region.end)]
+        below = addresses[left] < m.memory.start_above(low)
+        where, left = left[below], left[~below]
+        extents = [] if region is None else [Extent(region.name, region.start, region.end)]
         where = where[_inside(m, "global", addresses[where], slots[where], size, what, extents)]
-        if where.size:
+        if region is not None and where.size:
             pieces.append(_cut(region, addresses, slots, where, region.start))
     return pieces
 
@@ -172,8 +169,8 @@ def _resolve_private(
 ) -> list[Piece]:
     """Memory that each CTA or thread has for itself: ``base`` is where its bytes start in ``region``."""
     low, high = int(addresses.min()), int(addresses.max()) + size
-    aligned = int(np.bitwise_or.reduce(addresses)) & (size - 1) == 0
-    if aligned and any(extent.start <= low and high <= extent.end for extent in extents):
+    whole = int(np.bitwise_or.reduce(addresses)) & (size - 1) == 0
+    if whole and any(extent.start <= low and high <= extent.end for extent in extents):
         return [Piece(region, base + addresses, None, slots)]
     good = _inside(m, region.space, addresses, slots, size, what, extents)
     where = np.flatnonzero(good)
@@ -207,14 +204,18 @@ def _inside(
         inside |= (addresses >= extent.start) & (addresses + size <= extent.end)
     if not inside.all():
         _out_of_bounds(m, space, addresses[~inside], slots[~inside], size, what, extents)
-    aligned: Mask = addresses & (size - 1) == 0
-    if not aligned.all():
-        bad = slots[~aligned]
-        address = int(addresses[~aligned][0])
+    return inside & aligned(m, space, addresses, slots, size, what)
+
+
+def aligned(m: Machine, space: str, addresses: Array, slots: Index, size: int, what: str) -> Mask:
+    """Which addresses are multiples of ``size``; the others are reported."""
+    good: Mask = addresses & (size - 1) == 0
+    if not good.all():
+        address = int(addresses[~good][0])
         message = f"{what} of {size} bytes is misaligned"
-        m.report("memory", "misaligned", message, bad, address=address, space=space)
+        m.report("memory", "misaligned", message, slots[~good], address=address, space=space)
         _stop_unless_checked(m)
-    return inside & aligned
+    return good
 
 
 def _out_of_bounds(

@@ -161,6 +161,7 @@ class Barriers:
         m = self._m
         here = np.repeat(ready, m.geometry.slots)
         going, left = [], []
+        instructions: dict[BarrierOperation, Mask] = {}
         waiting = np.zeros(m.threads, np.bool_)
         for entry in state.waiting:
             goes = here[entry.index]
@@ -172,8 +173,10 @@ class Barriers:
                 waiting[index] = True
                 if entry.operation.result is not None:
                     self._write_result(state, entry.operation, Active(index, False))
-                self._check_aligned(entry.operation, index, state.arrived)
+                instructions.setdefault(entry.operation, np.zeros(m.threads, np.bool_))[index] = True
         state.waiting = left
+        for operation, executing in instructions.items():
+            self._check_aligned(operation, executing, state.arrived)
         if m.checks.race is not None:
             m.checks.race.barrier(m, name, state.arrived & here, waiting)
         state.arrived &= ~here
@@ -200,18 +203,19 @@ class Barriers:
         m = self._m
         if m.checks.race is not None:
             m.checks.race.barrier(m, name, m.live, m.live)
-        if m.checks.sync:
-            self._check_aligned(operation, np.flatnonzero(m.live), m.live)
+        self._check_aligned(operation, m.live, m.live)
 
-    def _check_aligned(self, operation: BarrierOperation, index: Index, arrived: Mask) -> None:
-        """An aligned barrier is for all threads of its warps, and without a count for all of the CTA."""
+    def _check_aligned(self, operation: BarrierOperation, executing: Mask, arrived: Mask) -> None:
+        """An aligned instruction is for all threads of its warps; its barrier, without a count, for all of the CTA."""
         m = self._m
         if not m.checks.sync or not operation.aligned:
             return
-        group = 32 if operation.count is not None else m.geometry.slots
-        groups = np.unique(index // group)
-        slots = (groups[:, None] * group + np.arange(group)).reshape(-1)
-        missing = slots[m.geometry.exists[slots] & ~arrived[slots]]
-        if missing.size:
+        warps = np.repeat(executing.reshape(-1, 32).any(1), 32)
+        missing = warps & ~executing
+        if operation.count is None:
+            ctas = executing.reshape(-1, m.geometry.slots).any(1)
+            missing |= np.repeat(ctas, m.geometry.slots) & ~arrived
+        slots = np.flatnonzero(missing & m.geometry.exists)
+        if slots.size:
             message = "these threads exited or are elsewhere while others execute an aligned barrier"
-            m.report("sync", "aligned", message, missing, instruction=operation.instruction)
+            m.report("sync", "aligned", message, slots, instruction=operation.instruction)

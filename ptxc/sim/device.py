@@ -25,7 +25,7 @@ from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
 from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.parser import parse
-from ptxc.sim.program import Extent, Parameter, Program
+from ptxc.sim.program import Extent, Instruction, Parameter, Program
 from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
@@ -192,6 +192,7 @@ class _Launch:
         self._shared = shared
         self._findings = Findings()
         self._global_race: GlobalRaceCheck | None = None
+        self._read_only: dict[Region, Instruction] = {}
         self._statistics = Statistics()
         limit = math.prod(self._program.limits.get("maxntid", (1024,)))
         if math.prod(block) > limit:
@@ -295,6 +296,16 @@ class _Launch:
             scheduler.run()
         finally:
             self._count(m, scheduler)
+            self._check_read_only(m)
+
+    def _check_read_only(self, m: Machine) -> None:
+        """A buffer that ``ld.global.nc`` reads must not be written while the kernel runs (PTX ISA 9.7.10.9)."""
+        self._read_only.update(m.read_only)
+        for region, (instruction, slot) in m.written.items():
+            reader = self._read_only.get(region)
+            if reader is not None:
+                message = f"writes {region.name}, which {reader.spelling} in line {reader.line} reads as read-only"
+                m.report("memory", "read-only", message, np.array([slot]), instruction=instruction)
 
     def _count(self, m: Machine, scheduler: Scheduler) -> None:
         total = self._statistics

@@ -58,7 +58,8 @@ class Machine:
 
     ``registers`` holds an array or None (never written) for each register of the program. Arrays are never changed
     in place, so that several registers may share one. ``shared`` holds the batch's CTAs one behind the other,
-    ``shared_stride`` bytes each, ``local`` likewise its threads.
+    ``shared_stride`` bytes each, ``local`` likewise its threads. ``read_only`` are the regions that ``ld.global.nc``
+    reads, ``written`` those that something writes, with the first slot that does.
     """
 
     program: Program
@@ -80,7 +81,7 @@ class Machine:
     issued: int = 0
     instruction: Instruction | None = None
     read_only: dict[Region, Instruction] = field(default_factory=dict)
-    written: dict[Region, Instruction] = field(default_factory=dict)
+    written: dict[Region, tuple[Instruction, int]] = field(default_factory=dict)
     shared_base: Index = field(default_factory=lambda: np.zeros(0, np.intp))
     _special: dict[str, Array] = field(default_factory=dict)
 

@@ -98,3 +98,8 @@ class GlobalMemory:
         """The region with the greatest start at or below ``address``, whether or not it reaches so far."""
         at = bisect.bisect_right(self._starts, address) - 1
         return self._regions[at] if at >= 0 else None
+
+    def start_above(self, address: int) -> int:
+        """The start of the first region above ``address``; beyond all addresses if there is none."""
+        at = bisect.bisect_right(self._starts, address)
+        return self._starts[at] if at < len(self._starts) else 1 << 63

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptxc.sim.access import load, store
+from ptxc.sim.access import aligned, load, store
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, reader, writer
 from ptxc.sim.machine import Active, Machine
 from ptxc.sim.program import WINDOW_SIZE, WINDOWS, Instruction, Memory, Operand, Vector
@@ -97,18 +97,23 @@ def _load(instruction: Instruction) -> Action:
 
 def _load_vector(m: Machine, active: Active, space: str, addresses: Array, kind: PtxType, count: int) -> list[Array]:
     """The elements of a vector load, one array each; the whole vector must be aligned."""
-    whole = kind.size * count
-    if whole <= 16:
-        rows = load(m, active, space, addresses, whole).view(kind.dtype).reshape(-1, count)
-        return [np.ascontiguousarray(rows[:, at]) for at in range(count)]
-    if int(np.bitwise_or.reduce(addresses)) & (whole - 1):
-        m.report("memory", "misaligned", f"load of {whole} bytes is misaligned", active.index)
     parts = []
-    per_part = 16 // kind.size
-    for start in range(0, whole, 16):
-        rows = load(m, active, space, addresses + start, 16).view(kind.dtype).reshape(-1, per_part)
+    per_part = _align_vector(m, active, space, addresses, kind, count, "load")
+    for start in range(0, count, per_part):
+        place = addresses + start * kind.size
+        rows = load(m, active, space, place, kind.size * per_part).view(kind.dtype).reshape(-1, per_part)
         parts += [np.ascontiguousarray(rows[:, at]) for at in range(per_part)]
     return parts
+
+
+def _align_vector(
+    m: Machine, active: Active, space: str, addresses: Array, kind: PtxType, count: int, what: str
+) -> int:
+    """How many elements are accessed at once: up to 16 bytes. A longer vector's alignment is checked here."""
+    if kind.size * count > 16:
+        slots = active.index if addresses.size > 1 else active.index[:1]
+        aligned(m, space, addresses, slots, kind.size * count, what)
+    return min(count, 16 // kind.size)
 
 
 def _note_read_only(m: Machine, addresses: Array) -> None:
@@ -133,7 +138,7 @@ def _store(instruction: Instruction) -> Action:
         if count == 1:
             store(m, active, space, addresses, values[0].view(container(kind.size)))
             return
-        per_part = min(count, 16 // kind.size)
+        per_part = _align_vector(m, active, space, addresses, kind, count, "store")
         for start in range(0, count, per_part):
             rows = np.empty((active.index.size, per_part), kind.dtype)
             for at in range(per_part):

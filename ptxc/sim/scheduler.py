@@ -257,11 +257,11 @@ class Scheduler:
             return
         for name, entry in self._barriers.waiting:
             message = f"waits at barrier {name}, which can never complete: {self._elsewhere(entry.index)}"
-            m.report("sync", "deadlock", message, entry.index, instruction=entry.operation.instruction)
-        for waiting in self._lanes.values():
+            m.report("sync", f"barrier {name}", message, entry.index, instruction=entry.operation.instruction)
+        for key, waiting in self._lanes.items():
             for lanes in waiting:
                 message = f"waits for lanes that never come: {self._elsewhere(lanes.active.index)}"
-                m.report("sync", "deadlock", message, lanes.active.index, instruction=lanes.collective.instruction)
+                m.report("sync", key, message, lanes.active.index, instruction=lanes.collective.instruction)
         raise Stop
 
     def _elsewhere(self, index: Index) -> str:
