@@ -89,13 +89,14 @@ def loops(kernel: Kernel) -> list[Loop]:
     if not latches:
         return []
     before = predecessors(kernel)
+    layout = {block: index for index, block in enumerate(kernel.blocks)}
     found = []
     for header in sorted(latches, key=position.__getitem__, reverse=True):
         bodies = [_body(header, latch, before) for latch in latches[header]]
         # The header dominates a latch if no way leads from the entry to it past the header.
         members = {block for body in bodies if order[0] not in body for block in body if block in position}
         if members:
-            found.append(Loop(header, tuple(block for block in kernel.blocks if block in members)))
+            found.append(Loop(header, tuple(sorted(members, key=layout.__getitem__))))
     found.sort(key=lambda loop: len(loop.blocks))
     return found
 
