@@ -1,0 +1,7 @@
+"""``python -m ptxc``: the same as the command ``ptxc``."""
+
+import sys
+
+from ptxc.cli import main
+
+sys.exit(main())

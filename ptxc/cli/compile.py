@@ -1,0 +1,243 @@
+"""``ptxc compile``: kernels to PTX, and everything to look at on the way."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptxc.cli.arguments import (
+    Commands,
+    add_code_options,
+    add_pass_options,
+    add_sources,
+    examples,
+    pass_list,
+    require_sources,
+)
+from ptxc.cli.files import STDIO, distinct, is_folder, make_folder, output_names, write
+from ptxc.cli.messages import printable, say, table
+from ptxc.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxc.cli.dumps import Dumps
+    from ptxc.cli.sources import Source
+    from ptxc.driver import CompiledKernel
+    from ptxc.toolchain import Assembly
+
+_DESCRIPTION = """\
+Compiles kernels to PTX, which goes to standard output unless -o names a file.
+
+FILE is the JSON of a graph of Emmy's Kernel IR (Graph.to_dict()), plain or gzip, or - for standard input. The kernels
+of a graph become the entries of one PTX module. Several files go to a folder, -o DIR: a/k.ir.json and b/k.ir.json
+become DIR/a/k.ptx and DIR/b/k.ptx, files of one folder DIR/k.ptx. All are compiled, even if one fails."""
+
+_EXAMPLES = (
+    ("ptxc compile k.ir.json -o k.ptx --launch-json k.json", "the kernel, and how to launch it"),
+    ("ptxc compile k.ir.json --target sm_90 --assemble", "registers, spills and memory, from ptxas"),
+    ("ptxc compile kernels/*.json -o out", "many, in one process"),
+    ("ptxc compile k.ir.json --dump-dir dumps", "dumps/10-build.ir, ..., dumps/out.ptx"),
+    ("ptxc compile k.ir.json --dump-changed >/dev/null", "what each pass changed"),
+    ("ptxc compile dumps/50-simplify.ir --start-at cse", "the rest of the passes, after an edit"),
+)
+
+_SUFFIXES = {"ptx": ".ptx", "ir": ".ir", "cubin": ".cubin"}
+
+
+def add(commands: Commands) -> None:
+    """Make the command's parser."""
+    parser = commands.add_parser(
+        "compile",
+        help="compile kernels to PTX",
+        description=_DESCRIPTION,
+        epilog=examples(_EXAMPLES),
+        usage="ptxc compile FILE... [-o FILE|DIR] [option...]",
+    )
+    parser.set_defaults(run=run)
+    add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
+
+    output = parser.add_argument_group("output")
+    output.add_argument("-o", "--output", metavar="PATH", help="the file or folder to write (default: standard output)")
+    output.add_argument(
+        "--emit", choices=tuple(_SUFFIXES), help="PTX, ptxc's IR after the last pass, or machine code (default: ptx)"
+    )
+    output.add_argument(
+        "--split", action="store_true", help="a file for each kernel, DIR/KERNEL.ptx, not one module for all"
+    )
+    output.add_argument(
+        "--launch-json",
+        metavar="PATH",
+        help="write what a launcher needs: grid, block, parameters, memory to zero, runtime integers",
+    )
+    output.add_argument(
+        "--assemble", action="store_true", help="run ptxas; report registers, spills, shared and constant bytes"
+    )
+
+    add_code_options(parser)
+    passes = add_pass_options(parser)
+    passes.add_argument("--stop-after", default="", metavar="PASS", help="stop there, and print the IR")
+    passes.add_argument("--start-at", default="", metavar="PASS", help="start there: FILE is IR, from a dump")
+
+    dumps = parser.add_argument_group("looking at the IR")
+    dumps.add_argument(
+        "--dump-dir",
+        metavar="DIR",
+        help="write the IR after each pass, out.ptx and launch.json; a folder each for several kernels or files",
+    )
+    dumps.add_argument(
+        "--dump-after",
+        type=pass_list,
+        action="extend",
+        default=[],
+        metavar="PASS",
+        help="show the IR after a pass, or after `all`, on standard error",
+    )
+    dumps.add_argument(
+        "--dump-changed", action="store_true", help="show what each pass changes, as a diff, on standard error"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile all files; the exit status is that of the worst."""
+    require_sources(args.sources)
+    plan = _Plan(args)
+    from ptxc.cli.session import compile_all
+
+    return compile_all(args, "compiling", plan.watch, plan.deliver)
+
+
+class _Plan:
+    """What is written where."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises UsageError for options that do not fit together."""
+        many = len(args.sources) > 1
+        self.emit: str = args.emit or ("ir" if args.stop_after else "ptx")
+        self.split: bool = args.split
+        self.assemble: bool = args.assemble
+        self.output: str = args.output or STDIO
+        self.launch: str | None = args.launch_json
+        self.dump_dir: str | None = args.dump_dir
+        self.dump_after: list[str] = args.dump_after
+        self.dump_changed: bool = args.dump_changed
+        #: Whether ``output`` is a folder, and ``launch`` one.
+        self.to_folder = many or self.split or is_folder(self.output)
+        self.launch_to_folder = self.launch is not None and (many or is_folder(self.launch))
+        self.names = output_names(args.sources)
+        self._check(args, many)
+
+    def _check(self, args: argparse.Namespace, many: bool) -> None:
+        if self.output == STDIO and (many or self.split):
+            what = "several files need" if many else "--split needs"
+            raise UsageError(f"{what} a folder for their output", hint="give -o DIR")
+        if args.stop_after and (self.emit != "ir" or self.assemble):
+            option = "--assemble" if self.assemble else f"--emit {self.emit}"
+            raise UsageError(f"--stop-after leaves no PTX for {option}", hint="leave one of them out")
+        if self.emit == "cubin" and self.output == STDIO and sys.stdout.isatty():
+            raise UsageError("machine code is nothing for a terminal", hint="give -o FILE")
+        if self.launch is not None and args.start_at:
+            raise UsageError("IR does not say how to launch it", hint="give --launch-json with the Kernel IR")
+        if self.launch == STDIO and (many or self.output == STDIO):
+            raise UsageError("standard output cannot take --launch-json too", hint="name a file, or give -o")
+        self._check_passes()
+        if self.assemble or self.emit == "cubin":
+            from ptxc.toolchain import find_ptxas
+
+            find_ptxas()
+
+    def _check_passes(self) -> None:
+        from ptxc.cli.dumps import ALL
+        from ptxc.passes.pipeline import BUILD, check_name
+
+        for name in self.dump_after:
+            if name != ALL:
+                check_name(name, BUILD[1])
+
+    def watch(self, source: Source, kernels: Sequence[str]) -> Iterable[Dumps | None]:
+        """What observes the kernels of a source."""
+        from ptxc.cli.dumps import Dumps
+
+        several = len(self.names) > 1
+        for name, folder in zip(kernels, distinct(kernels), strict=True):
+            if self.dump_dir is None and not self.dump_after and not self.dump_changed:
+                yield None
+                continue
+            place = None
+            if self.dump_dir is not None:
+                parts = [self.names[source.given]] if several else []
+                place = Path(self.dump_dir, *parts, *([folder] if len(kernels) > 1 else []))
+            label = f"{source.name}: {name}" if several else name
+            yield Dumps(label, folder=place, after=self.dump_after, changed=self.dump_changed)
+
+    def deliver(self, source: Source, kernels: Sequence[CompiledKernel]) -> None:
+        """Write what a source gave. Raises CompileError."""
+        if self.split:
+            files = distinct([kernel.name for kernel in kernels])
+            modules = [(file, [kernel]) for file, kernel in zip(files, kernels, strict=True)]
+        else:
+            modules = [("", list(kernels))]
+        for file, module in modules:
+            self._write(self._place(source, file), module)
+        if self.launch is not None:
+            from ptxc.cli.dumps import launch_json
+
+            place = Path(self.launch)
+            if self.launch_to_folder:
+                place = place / f"{self.names[source.given]}.launch.json"
+                make_folder(place.parent)
+            write(place, launch_json(kernels))
+
+    def _place(self, source: Source, kernel: str) -> Path:
+        """The file for a module; ``kernel`` is its kernel's name if it has a file of its own."""
+        path = Path(self.output)
+        if self.to_folder:
+            path = path / self.names[source.given]
+            if kernel:
+                path = (path if len(self.names) > 1 else Path(self.output)) / kernel
+            path = path.with_name(path.name + _SUFFIXES[self.emit])
+            make_folder(path.parent)
+        if source.given != STDIO and path.exists() and os.path.samefile(path, source.given):
+            raise UsageError("the output would replace the input", hint="give -o another name")
+        return path
+
+    def _write(self, path: Path, kernels: list[CompiledKernel]) -> None:
+        if self.emit == "ir":
+            from ptxc.ir.text import format_kernel
+
+            write(path, "\n".join(format_kernel(kernel.kernel) for kernel in kernels))
+            return
+        ptx, target = _module(kernels)
+        assembly: Assembly | None = None
+        if self.assemble or self.emit == "cubin":
+            from ptxc.toolchain import assemble
+
+            assembly = assemble(ptx, target)
+        write(path, assembly.cubin if assembly is not None and self.emit == "cubin" else ptx)
+        if assembly is not None and self.assemble:
+            _report(assembly, target)
+
+
+def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
+    """One PTX text of kernels, and its target."""
+    if len(kernels) == 1:
+        return kernels[0].ptx, kernels[0].kernel.target
+    from ptxc.driver import Options, link
+
+    targets = sorted({kernel.kernel.target for kernel in kernels})
+    if len(targets) > 1:
+        raise UsageError(f"the kernels are made for {' and '.join(targets)}", hint="--split makes a file of each")
+    return link(kernels, Options(target=targets[0])), targets[0]
+
+
+def _report(assembly: Assembly, target: str) -> None:
+    """Say what kernels use."""
+    rows = [("kernel", "registers", "spill stores", "spill loads", "stack", "shared", "constant", "barriers")]
+    for name, used in assembly.kernels.items():
+        figures = (used.registers, used.spill_stores, used.spill_loads, used.stack, used.shared, used.constant)
+        rows.append((name, *map(str, figures), str(used.barriers)))  # type: ignore[arg-type]
+    for warning in assembly.warnings:
+        say(f"ptxc: warning: ptxas: {printable(warning)}")
+    say(f"ptxas for {target}, sizes in bytes:\n{table(rows, right=range(1, 8))}")

@@ -1,0 +1,105 @@
+"""A kernel between the passes: in a folder, on standard error, and what a pass changed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptxc.cli.files import make_folder, write
+from ptxc.cli.messages import say
+from ptxc.driver import CompiledKernel
+from ptxc.ir.kernel import Kernel
+
+#: The files of a dump folder.
+_DUMP = re.compile(r"\d\d-[a-z0-9-]+\.ir|out\.ptx|launch\.json")
+
+ALL = "all"
+
+
+class Dumps:
+    """Observes one kernel's compilation (:data:`ptxc.driver.Observer`)."""
+
+    def __init__(
+        self, label: str, *, folder: Path | None = None, after: Collection[str] = (), changed: bool = False
+    ) -> None:
+        """``label`` names the kernel in what is shown, ``after`` the passes to show it after (or ``all``).
+
+        What an earlier compilation left in ``folder`` is removed, as some of it may not be written again.
+        """
+        self.label, self.folder, self.after, self.changed = label, folder, after, changed
+        self._before: tuple[str, str] | None = None
+        if folder is not None:
+            make_folder(folder)
+            for old in folder.iterdir():
+                if _DUMP.fullmatch(old.name) and old.is_file():
+                    old.unlink()
+
+    def __call__(self, rank: int, name: str, kernel: Kernel) -> None:
+        """Show the kernel as pass ``name`` left it."""
+        from ptxc.ir.text import format_kernel
+
+        step, text = f"{rank}-{name}", format_kernel(kernel)
+        if self.folder is not None:
+            write(self.folder / f"{step}.ir", text)
+        if name in self.after or ALL in self.after:
+            say(f"// {self.label} after {step}\n{text}")
+        if self.changed and self._before is not None:
+            say(_difference(self.label, *self._before, step, text))
+        self._before = (step, text)
+
+    def finish(self, kernel: CompiledKernel) -> None:
+        """Write what the folder holds besides the IR."""
+        if self.folder is None:
+            return
+        if kernel.ptx:
+            write(self.folder / "out.ptx", kernel.ptx)
+        if kernel.launch is not None:
+            write(self.folder / "launch.json", launch_json([kernel]))
+
+
+def _difference(label: str, before: str, old: str, after: str, new: str) -> str:
+    """What a pass changed, as a unified diff."""
+    if old == new:
+        return f"// {label}: {after} changes nothing"
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), f"{label} after {before}", f"{label} after {after}", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def launch_json(kernels: Sequence[CompiledKernel]) -> str:
+    """The launch descriptions of kernels, in their order: what ``docs/launch.md`` explains."""
+    described = [
+        {"name": kernel.name, "target": kernel.kernel.target, **kernel.launch.to_dict()}
+        for kernel in kernels
+        if kernel.launch is not None
+    ]
+    return _json({"kernels": described}) + "\n"
+
+
+def _json(value: Any, indent: str = "") -> str:
+    """``value`` as JSON: over several lines what holds objects, the rest on one."""
+    items = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    if not any("{" in json.dumps(_finite(item)) for item in items):
+        return json.dumps(_finite(value))
+    deeper = indent + "  "
+    parts = [_json(item, deeper) for item in items]
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {part}" for key, part in zip(value, parts, strict=True)]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}{closing}"
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without what JSON has no number for: infinities and NaN become ``"inf"``, ``"-inf"`` and ``"nan"``."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not (float("-inf") < value < float("inf")):
+        return str(value)
+    return value

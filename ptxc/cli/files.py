@@ -1,0 +1,123 @@
+"""Writing: whole files or none, standard output, and which file is for which input."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ptxc.errors import UsageError
+
+STDIO = "-"
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Make ``path`` hold ``content``, all of it or nothing new; ``-`` is standard output.
+
+    A file appears under its name when it is complete. What is no file (a pipe, ``/dev/null``) is written to. Raises
+    UsageError where that cannot be done.
+    """
+    # Names that a kernel came with may hold what UTF-8 has no bytes for.
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    is_output = str(path) == STDIO
+    try:
+        if is_output:
+            _print(data)
+        elif path.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        elif path.exists() and not path.is_file():
+            with open(path, "wb") as device:
+                device.write(data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        what = "to standard output" if is_output else repr(os.fspath(path))
+        hint = f"make the folder {os.fspath(path.parent)!r} first" if not path.parent.exists() else ""
+        raise UsageError(f"cannot write {what}: {reason}", hint=hint) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a new file beside ``path`` and give it that name."""
+    new = path.with_name(f".ptxc-{secrets.token_hex(6)}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            file.write(data)
+        if path.exists():
+            os.chmod(new, stat.S_IMODE(path.stat().st_mode))
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _print(data: bytes) -> None:
+    """Write to standard output; text that was printed to it comes first."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder ``path`` and those above it. Raises UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot make the folder {os.fspath(path)!r}: {reason}") from error
+
+
+def is_folder(text: str) -> bool:
+    """Whether ``text`` names a folder: one that there is, or by its last character one to be."""
+    return text.endswith(os.sep) or os.path.isdir(text)
+
+
+def stem(source: str) -> str:
+    """The name of a source without its folder and without ``.gz``, ``.json`` and ``.ir``."""
+    if source == STDIO:
+        return "stdin"
+    name = os.path.basename(source)
+    for suffix in (".gz", ".json", ".ir"):
+        shorter = name.removesuffix(suffix)
+        name = shorter or name
+    return name
+
+
+def output_names(sources: Sequence[str]) -> dict[str, str]:
+    """What each source's output is called in a folder, without a suffix.
+
+    Folders below the sources' common one are kept: ``a/k.json`` and ``b/k.json`` become ``a/k`` and ``b/k``. Raises
+    UsageError where two sources would have one name.
+    """
+    folders = {source: os.path.dirname(os.path.abspath(source)) for source in sources if source != STDIO}
+    common = os.path.commonpath(folders.values()) if folders else ""
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    for source in sources:
+        name = stem(source)
+        if source in folders:
+            name = os.path.normpath(os.path.join(os.path.relpath(folders[source], common), name))
+        if taken.get(name) == source:
+            raise UsageError(f"{source!r} is given twice", hint="give it once")
+        if name in taken:
+            what = f"{taken[name]!r} and {source!r} would be written to one file, {name!r}"
+            raise UsageError(what, hint="rename one, or compile it apart")
+        taken[name] = source
+        names[source] = name
+    return names
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """``names``, each but the first of equal ones with a number."""
+    given: list[str] = []
+    for name in names:
+        number, candidate = 1, name
+        while candidate in given:
+            number += 1
+            candidate = f"{name}.{number}"
+        given.append(candidate)
+    return given
