@@ -28,7 +28,7 @@ ORDERS = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
 
 
 def address_reader(operand: Operand, instruction: Instruction) -> Reader:
-    """The addresses that ``[base + offset]`` names, as int64: one, or one a thread."""
+    """The addresses that ``[base + offset]`` names, as int64: one, or one a thread; a 32-bit sum wraps around."""
     if not isinstance(operand, Memory) or operand.index:
         raise instruction.wrong("an address is expected")
     if operand.base is None:
@@ -36,10 +36,11 @@ def address_reader(operand: Operand, instruction: Instruction) -> Reader:
         return lambda m, active: constant
     kind = TYPES["u64" if operand.base.type.bits == 64 else "u32"]
     read = reader(operand.base, kind, instruction)
-    offset = np.int64(operand.offset)
     if kind.bits == 64:
-        return lambda m, active: read(m, active).view(np.int64) + offset
-    return lambda m, active: read(m, active).astype(np.int64) + offset
+        wide = np.int64(operand.offset)
+        return lambda m, active: read(m, active).view(np.int64) + wide
+    short = np.uint32(operand.offset & 0xFFFFFFFF)
+    return lambda m, active: (read(m, active) + short).astype(np.int64)
 
 
 def space_of(m: Modifiers, operand: Operand) -> str:

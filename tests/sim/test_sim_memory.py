@@ -79,6 +79,17 @@ def test_moves_pack_and_unpack() -> None:
     assert evaluate("mov.b32 %res, -2;", "i4").tolist() == [-2] * 32
 
 
+def test_addresses_of_32_bits_wrap_around() -> None:
+    out = np.zeros(32, np.uint32)
+    body = """
+    .shared .u32 tile[32];
+    shl.b32 %r10, %r1, 2; mov.u32 %r11, tile; add.u32 %r12, %r11, %r10; st.shared.u32 [%r12], %r1; bar.sync 0;
+    sub.u32 %r13, %r11, %r10; ld.shared.u32 %r14, [%r13+124];
+    cvt.u64.u32 %d10, %r10; add.u64 %d10, %d10, %d0; st.global.u32 [%d10], %r14;"""
+    run(body, [out])
+    assert out.tolist() == list(range(31, -1, -1))
+
+
 def test_spaces_and_generic_addresses() -> None:
     out = np.zeros(64, np.uint32)
     declarations = ".const .align 4 .u32 table[4] = {10, 20, 30, 40};\n.global .u32 counter = 7;\n"
