@@ -6,6 +6,7 @@ from random import Random
 
 import networkx as nx
 import pytest
+from flow_graph import flow_graph
 from random_kernels import random_graph
 
 from ptxc.ir import cfg, opcodes
@@ -61,7 +62,7 @@ def back_edges(kernel: Kernel) -> list[tuple[Block, Block]]:
 
 
 def is_reducible(kernel: Kernel) -> bool:
-    graph = cfg.graph(kernel).subgraph(reachable(kernel, kernel.blocks[0])).copy()
+    graph = flow_graph(kernel).subgraph(reachable(kernel, kernel.blocks[0])).copy()
     graph.remove_edges_from(back_edges(kernel))
     return nx.is_directed_acyclic_graph(graph)
 

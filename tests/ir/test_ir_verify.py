@@ -13,10 +13,11 @@ from random import Random
 
 import networkx as nx
 import pytest
+from flow_graph import flow_graph
 from random_kernels import random_kernel
 
 from ptxc.errors import InputError, InternalError
-from ptxc.ir import cfg, opcodes, verify
+from ptxc.ir import opcodes, verify
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel, Param, Shared
 from ptxc.ir.text import parse_kernel
 from ptxc.ir.types import B32, F32
@@ -293,7 +294,7 @@ def definitions(kernel: Kernel, value: Value) -> list[Place]:
 
 def dominated(kernel: Kernel, place: Place, value: Value) -> bool:
     """Whether each way from the entry to ``place`` passes the definition of ``value``."""
-    graph = cfg.graph(kernel)
+    graph = flow_graph(kernel)
     entry, used = kernel.blocks[0], kernel.blocks[place.block]
     for definition in definitions(kernel, value):
         if definition.block == place.block:
@@ -305,7 +306,7 @@ def dominated(kernel: Kernel, place: Place, value: Value) -> bool:
 
 def reached(kernel: Kernel, place: Place, value: Value) -> bool:
     """Whether some way leads from a definition of ``value`` to ``place``."""
-    graph, used = cfg.graph(kernel), kernel.blocks[place.block]
+    graph, used = flow_graph(kernel), kernel.blocks[place.block]
     for definition in definitions(kernel, value):
         if definition.block == place.block and definition.line < place.line:
             return True
