@@ -28,7 +28,7 @@ class Builder:
         self, op: Opcode, mods: tuple[str, ...], type: Type, operands: tuple[Operand, ...], hint: str = "t"
     ) -> Value:
         """Append an instruction with one result of bank ``type``, named after ``hint``; return the result."""
-        result = self.kernel.value(type, hint)
+        result = Value(type, self.kernel.fresh(hint))
         self.block.instrs.append(Instr(op, mods, (result,), operands, loc=self.loc))
         return result
 

@@ -225,6 +225,8 @@ class Lowering:
     def value(self, name: str) -> Typed:
         """The value of a name, a register of its C type where it is an index."""
         entry = self.names.find(name)
+        if type(entry) is Typed:
+            return entry
         if isinstance(entry, Linear):
             return self.expressions.as_typed(entry)
         return self.names.typed(name)

@@ -44,6 +44,7 @@ class Memory:
         self.signature = signature
         self.expressions: Expressions  # set by the lowering: indices need expressions, and FlatIndex needs this
         self.pointers: dict[str, Value] = {}
+        self._types: dict[str, ElementType] = {}
         self._known_strides: dict[tuple[Any, ...], tuple[tuple[int, ...] | None, bool]] = {}
         #: Where paged writes start, by the name of the scalar that says so.
         self.starts: dict[str, Linear] = {}
@@ -52,8 +53,11 @@ class Memory:
 
     def type_of(self, name: str) -> ElementType:
         """The element type of a buffer or a shared array. Raises InputError for an unknown one."""
-        shared = self.signature.shared.get(name)
-        return element_type(shared.dtype if shared is not None else self.buffer(name).dtype)
+        type = self._types.get(name)
+        if type is None:
+            shared = self.signature.shared.get(name)
+            type = self._types[name] = element_type(shared.dtype if shared is not None else self.buffer(name).dtype)
+        return type
 
     def buffer(self, name: str) -> Buffer:
         """A global buffer. Raises InputError where the kernel has none of that name."""
