@@ -137,8 +137,13 @@ class _Leaver:
         self.leader[b] = a
 
     def find(self, value: Value) -> Value:
-        while value in self.leader:
-            value = self.leader[value]
+        leader = self.leader
+        while value in leader:
+            above = leader[value]
+            if above in leader:
+                # The next search is half as long.
+                above = leader[value] = leader[above]
+            value = above
         return value
 
     def rename(self) -> None:
@@ -176,7 +181,7 @@ class _Leaver:
             edges = terminator.targets
             pending = [self.copies(edge) for edge in edges]
             early = self.early_copies(block, pending)
-            block.instrs[-1:-1] = self.sequence(early, terminator.loc)
+            block.instrs[-1:-1] = self.sequence([*early], terminator.loc)
             targets = []
             for (target, _), copies in zip(edges, pending, strict=True):
                 late = [pair for pair in copies if pair not in early]
@@ -199,14 +204,16 @@ class _Leaver:
         """The copies of an edge that coalescing has left, as (target, source)."""
         return [(v, a) for v, a in zip(edge.block.params, edge.args, strict=True) if v is not a]
 
-    def early_copies(self, block: Block, pending: list[list[tuple[Value, Operand]]]) -> list[tuple[Value, Operand]]:
+    def early_copies(
+        self, block: Block, pending: list[list[tuple[Value, Operand]]]
+    ) -> dict[tuple[Value, Operand], None]:
         """Those of the block's copies that may happen before its branch, whichever way that goes.
 
         A copy may if every way makes it, or if the others neither read its target nor copy to it.
         """
         if len(pending) < 2:
-            return [pair for copies in pending for pair in copies]
-        early = []
+            return {pair: None for copies in pending for pair in copies}
+        early: dict[tuple[Value, Operand], None] = {}
         for at, copies in enumerate(pending):
             other = block.terminator.targets[1 - at]
             others = pending[1 - at]
@@ -215,12 +222,15 @@ class _Leaver:
             for pair in copies:
                 target = pair[0]
                 alone = target not in written and target not in read and not self.lives_into(target, other.block)
-                if (alone or pair in others) and pair not in early and target not in block.terminator.operands:
-                    early.append(pair)
-        # What happens early must not be read by what happens late.
-        written = {target for target, _ in early}
-        late = {source for copies in pending for pair in copies if pair not in early for source in pair[1:]}
-        return [pair for pair in early if pair[0] not in late] if written & late else early
+                if (alone or pair in others) and target not in block.terminator.operands:
+                    early[pair] = None
+        # A late copy must find its source as it was, and so must one that becomes late for its sake.
+        while True:
+            read = {source for copies in pending for target, source in copies if (target, source) not in early}
+            kept = {pair: None for pair in early if pair[0] not in read}
+            if len(kept) == len(early):
+                return early
+            early = kept
 
     def lives_into(self, value: Value, block: Block) -> bool:
         """Whether a register may hold something that is needed where ``block`` begins."""
@@ -242,7 +252,7 @@ class _Leaver:
             if ready:
                 for target, source in ready:
                     copy(target, source)
-                pending = [pair for pair in pending if pair not in ready]
+                pending = [pair for pair in pending if pair[0] in read]
             else:
                 # Only cycles are left: save one target, and let its readers read the copy.
                 target = pending[0][0]
