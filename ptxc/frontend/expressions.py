@@ -62,8 +62,27 @@ class Expressions(Integers):
         self._lowered: dict[int, Linear | Typed] = {}
         #: The names that they mention.
         self._mentioned: set[str] = set()
+        self._literals: dict[int, Linear] = {}
+        #: Operations on integers done already, by the operands' identity (which holding them keeps theirs), and
+        #: their keys in order: what an operation wrote into a block is unknown after it.
+        self._combined: dict[tuple[str, int, int], tuple[Linear, Linear, Linear | Typed]] = {}
+        self._combinations: list[tuple[str, int, int]] = []
+        self._combination_marks: list[int] = []
 
     # -------------------------------------------------------------------------------------------------- scopes
+
+    def enter(self) -> None:
+        """See :meth:`Integers.enter`."""
+        super().enter()
+        self._combination_marks.append(len(self._combinations))
+
+    def leave(self) -> None:
+        """See :meth:`Integers.leave`."""
+        super().leave()
+        mark = self._combination_marks.pop()
+        for key in self._combinations[mark:]:
+            del self._combined[key]
+        del self._combinations[mark:]
 
     def forget(self, name: str = "") -> None:
         """``name`` means something else from here on; without one, any may (a scope ended)."""
@@ -126,7 +145,11 @@ class Expressions(Integers):
     def _literal(self, expr: Literal) -> Linear | Typed:
         if isinstance(expr.value, float) or expr.dtype == "float":
             return Typed(real(F32_T.bank, float(expr.value)), F32_T)
-        return constant(int(expr.value))
+        value = int(expr.value)
+        known = self._literals.get(value)
+        if known is None:
+            known = self._literals[value] = constant(value)
+        return known
 
     def _var(self, expr: Var) -> Linear | Typed:
         name: str = expr.name
@@ -188,11 +211,18 @@ class Expressions(Integers):
         if op in ("&&", "||"):
             return Typed(self.logical(op, self.condition(expr.left), self.condition(expr.right)), BOOL_T)
         left, right = self._number(self.lower(expr.left)), self._number(self.lower(expr.right))
-        if isinstance(left, Linear) and isinstance(right, Linear):
-            if op in _COMPARE:
-                return Typed(self.compare(op, left, right), BOOL_T)
-            return self.arithmetic_op(op, left, right)
-        return self._float_binary(op, left, right)
+        if not (isinstance(left, Linear) and isinstance(right, Linear)):
+            return self._float_binary(op, left, right)
+        key = (op, id(left), id(right))
+        known = self._combined.get(key)
+        if known is not None:
+            return known[2]
+        result = (
+            Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
+        )
+        self._combined[key] = (left, right, result)
+        self._combinations.append(key)
+        return result
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:
         """C's promotion of a bool to 0 or 1."""
@@ -242,10 +272,11 @@ class Expressions(Integers):
 
     def _ternary(self, expr: TernaryExpr) -> Linear | Typed:
         predicate = self.condition(expr.cond)
-        if isinstance(predicate, Const):
-            return self.lower(expr.if_true if predicate == TRUE else expr.if_false)
+        # Both are needed even where only one can be chosen: its type is what C makes of both.
         a, b = self._number(self.lower(expr.if_true)), self._number(self.lower(expr.if_false))
         if isinstance(a, Linear) and isinstance(b, Linear):
+            if isinstance(predicate, Const):
+                return (a if predicate == TRUE else b).as_wide(a.wide or b.wide)
             return self._minimum(expr.cond, a, b) or self.select(predicate, a, b)
         type = self._common_float(a, b)
         return self.select_typed(predicate, self.to(a, type), self.to(b, type))
@@ -307,11 +338,20 @@ class Expressions(Integers):
     def _call(self, expr: FuncCallExpr) -> Linear | Typed:
         args = [self.lower(arg) for arg in expr.args]
         if expr.name == "bitwise_count":
-            return self._integer_value(elementwise.popcount(self.builder, self.as_typed(args[0])))
+            return self._count_bits(args)
         if expr.name not in elementwise.FUNCTIONS:
             raise UnsupportedError(f"function {expr.name!r} is not supported yet")
         floats = tuple(self.to(arg, F32_T) for arg in args)
         return elementwise.compute(self.builder, elementwise.FUNCTIONS[expr.name], floats, F32_T, self.arithmetic)
+
+    def _count_bits(self, args: list[Linear | Typed]) -> Linear:
+        """The set bits of an integer as wide as C has it."""
+        numbers = [self._number(arg) for arg in args]
+        if len(numbers) != 1 or not isinstance(numbers[0], Linear):
+            raise InputError("'bitwise_count' takes one integer")
+        (number,) = numbers
+        value = Typed(self.register(number, 64 if number.wide else 32), I64_T if number.wide else I32_T)
+        return self._integer_value(elementwise.popcount(self.builder, value))
 
     def _flat_index(self, expr: FlatIndex) -> Linear:
         return self.flat_index(expr.buffer, expr.index)
