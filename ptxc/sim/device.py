@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxc.errors import InputError, UsageError
+from ptxc.errors import InputError, UnsupportedError, UsageError
 from ptxc.sim import syntax as ast
 from ptxc.sim.asynchronous import CopyQueue
 from ptxc.sim.findings import CHECKS, Finding, Findings
@@ -194,9 +194,15 @@ class _Launch:
         self._global_race: GlobalRaceCheck | None = None
         self._read_only: dict[Region, Instruction] = {}
         self._statistics = Statistics()
-        limit = math.prod(self._program.limits.get("maxntid", (1024,)))
+        limits = self._program.limits
+        limit = math.prod(limits.get("maxntid", (1024,)))
         if math.prod(block) > limit:
             raise UsageError(f"{math.prod(block)} threads are more than the {limit} that a CTA of this entry may have")
+        required = limits.get("reqntid")
+        if required is not None and _dim3(required, "required block") != block:
+            raise UsageError(f"the entry must be launched with blocks of {required} threads, not {block}")
+        if math.prod(limits.get("reqnctapercluster", ())) > 1:
+            raise UnsupportedError("the CPU device does not execute clusters of several CTAs")
 
     def places(self, ctas: Iterable[Sequence[int]] | None) -> list[Dim3]:
         """The CTAs to execute, in the order of their linear ids."""

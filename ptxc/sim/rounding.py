@@ -159,14 +159,17 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c`` of float32 arrays, rounded once to nearest even.
 
     The float64 sum is right unless it lies half-way between two float32 values, or the result is subnormal, where
-    half-way is elsewhere; those lanes are done again with rounding to odd.
+    half-way is elsewhere; those elements are done again with rounding to odd.
     """
     product = np.multiply(a, b, dtype=np.float64)
     total = np.add(product, c)
     result: Array = total.astype(np.float32)
     doubtful = (total.view(np.uint64) & _BELOW_F32) == _HALF_WAY
-    if doubtful.any() or np.abs(result).min() < _TINY:
-        result = odd_sum(product, np.broadcast_to(c.astype(np.float64), total.shape)).astype(np.float32)
+    if np.abs(result).min() < _TINY:
+        doubtful |= (np.abs(total) < _TINY) & (total != 0)
+    if doubtful.any():
+        terms = (np.broadcast_to(x, total.shape)[doubtful] for x in (product, c.astype(np.float64)))
+        result[doubtful] = odd_sum(*terms).astype(np.float32)
     return canonical(result)
 
 

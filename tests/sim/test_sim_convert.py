@@ -46,6 +46,7 @@ def test_float_to_integer_saturates() -> None:
     ]  # fmt: skip
     assert evaluate("cvt.rzi.s8.f32 %res, %a;", "i4", f(200, -200, 5)).tolist() == [127, -128, 5]
     assert evaluate("cvt.rzi.u16.f64 %res, %a;", "u2", np.array([70000.5, -3.0])).tolist() == [65535, 0]
+    assert evaluate("cvt.rzi.u64.f32 %res, %a;", "u8", f(1e19, 3e19, -1)).tolist() == [int(f(1e19)[0]), 2**64 - 1, 0]
     # NaN is zero only if neither type has 64 bits.
     assert evaluate("cvt.rzi.s64.f32 %res, %a;", "i8", f(NAN)).tolist() == [-(2**63)]
     assert evaluate("cvt.rzi.u64.f64 %res, %a;", "u8", np.array([NAN])).tolist() == [2**63]

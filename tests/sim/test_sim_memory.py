@@ -7,7 +7,7 @@ import pytest
 from ptx_lab import HEADER, REGISTERS, evaluate, f16, f32, kernel, launch, run, u32
 
 from ptxc.device import device
-from ptxc.errors import UsageError
+from ptxc.errors import UnsupportedError, UsageError
 
 
 def test_every_width_and_sign_extension() -> None:
@@ -176,6 +176,12 @@ def test_arguments_that_do_not_fit() -> None:
         module.launch("k", [2], [32], [array, 1], ctas=[(2, 0, 0)])
     with pytest.raises(UsageError, match="more than"):
         module.launch("k", [2], [1025], [array, 1])
+    fixed = device("cpu").load(f"{HEADER}.entry k() .reqntid 64, 1, 1 {{ ret; }}")
+    with pytest.raises(UsageError, match="must be launched with"):
+        fixed.launch("k", [1], [32], [])
+    clustered = device("cpu").load(f"{HEADER}.entry k() .reqnctapercluster 2, 1, 1 {{ ret; }}")
+    with pytest.raises(UnsupportedError, match="clusters"):
+        clustered.launch("k", [2], [32], [])
 
 
 # Atomics
