@@ -24,7 +24,6 @@ _HINTS = {"ca", "cg", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 class _Copy:
     """One instruction's copies: ``values`` go to ``piece`` of shared memory; ``groups`` are their threads' groups."""
 
-    instruction: Instruction | None
     piece: Piece
     values: Array
     groups: Array
@@ -45,7 +44,7 @@ class CopyQueue:
         """Start copying ``values`` (of a container type) to ``piece``."""
         if m.checks.race is not None:
             m.checks.race.async_issued(m, piece, values.dtype.itemsize)
-        self.pending.append(_Copy(m.instruction, piece, values, self.committed[piece.slots]))
+        self.pending.append(_Copy(piece, values, self.committed[piece.slots]))
 
     def commit(self, active: Active) -> None:
         """Close the current group of the ``active`` threads."""
@@ -65,7 +64,7 @@ class CopyQueue:
             elif done.any():
                 _finish(m, _part(copy.piece, done), copy.values[done])
                 rest = ~done
-                left.append(_Copy(copy.instruction, _part(copy.piece, rest), copy.values[rest], copy.groups[rest]))
+                left.append(_Copy(_part(copy.piece, rest), copy.values[rest], copy.groups[rest]))
             else:
                 left.append(copy)
         self.pending = left

@@ -42,12 +42,12 @@ def split_blocks(program: Program, blocking: frozenset[str]) -> list[Block]:
     code = program.instructions
     starts = {0, *(label.index for item in code for label in _labels(item))}
     starts |= {at + 1 for at, item in enumerate(code) if item.opcode in _ENDS or item.opcode in blocking}
-    cuts = sorted(start for start in starts if start < len(code))
+    cuts = sorted(starts - {len(code)})
     blocks = [Block(start, end) for start, end in zip(cuts, [*cuts[1:], len(code)])]
     number = {block.start: at for at, block in enumerate(blocks)}
     for at, block in enumerate(blocks):
         last = code[block.end - 1]
-        block.successors = [number[label.index] for label in _labels(last) if label.index < len(code)]
+        block.successors = [number[label.index] for label in _labels(last)]
         falls = last.opcode not in _ENDS or last.guard is not None
         if falls and at + 1 < len(blocks):
             block.successors.append(at + 1)

@@ -8,11 +8,10 @@ next to nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxc.errors import CompileError
 from ptxc.sim.findings import THREADS_NAMED, Finding, Findings
 from ptxc.sim.geometry import Geometry
 from ptxc.sim.memory import GlobalMemory, Region
@@ -193,11 +192,3 @@ class Machine:
             max(int(slots.size), 1),
         )  # fmt: skip
         self.findings.add(finding, kind)
-
-    def where(self) -> str:
-        """The place of the current instruction, for errors."""
-        return self.instruction.place if self.instruction else ""
-
-    def fail(self, error: CompileError) -> Any:
-        """Raise ``error`` with the place of the current instruction."""
-        raise error.at(statement=self.where())
