@@ -181,8 +181,9 @@ def report(console: Console, figures: list[Figure], rows: list[tuple[int, int, f
         values = (f"{figure.ptxc_ms:.2f}", f"{figure.us_per_line:.1f}", f"{figure.nvcc_ms:.0f}", ratio)
         table.add_row(figure.problem, figure.kernel, str(figure.lines), *values)
     console.print(table)
-    lines, total = sum(f.lines for f in figures), sum(f.ptxc_ms for f in figures)
-    console.print(f"all together: {lines} lines, {total * 1e3 / lines:.1f} us/line")
+    if figures:
+        lines, total = sum(f.lines for f in figures), sum(f.ptxc_ms for f in figures)
+        console.print(f"all together: {lines} lines, {total * 1e3 / lines:.1f} us/line")
     growth = Table("statements", "PTX lines", "ptxc ms", "us/line", "us/statement")
     for column in growth.columns:
         column.justify = "right"
