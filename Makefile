@@ -25,6 +25,6 @@ goldens:  ## rewrite the golden files and list what changed
 	@./run pytest --update
 
 bench:  ## run the benchmarks
-	@./run python benchmarks/run.py
+	@./run python benchmarks/compile_time.py
 
 .PHONY: help setup test corpus-less lint format goldens bench
