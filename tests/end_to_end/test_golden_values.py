@@ -6,39 +6,22 @@ They need nothing beside the repository. What each computes, and the runtime siz
 
 from __future__ import annotations
 
-import math
 import tomllib
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from launching import DTYPES, Array, Arrays, error, run
+from launching import error, run
+from reference import computed, inputs
 
 import ptxc
 from ptxc.driver import CompiledKernel
-from ptxc.launch import evaluate
 from ptxc.sim.device import CpuDevice
 
 FOLDER = ROOT / "golden"
 GOLDENS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "goldens.toml").read_text())
-
-
-def softmax(x: Array) -> Array:
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def attention(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    if causal:
-        scores = np.where(np.tri(scores.shape[-2], dtype=bool), scores, -np.inf)
-    return softmax(scores) @ v
-
-
-FUNCTIONS = {"np": np, "softmax": softmax, "attention": attention, "erf": np.vectorize(math.erf)}
 
 
 def compiled(name: str) -> CompiledKernel:
@@ -59,17 +42,10 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "sizes"), list(cases()))
 def test_golden_computes(name: str, sizes: dict[str, int]) -> None:
     kernel = compiled(name)
-    assert kernel.launch is not None
-    arrays: Arrays = {}
-    for parameter in kernel.launch.parameters:
-        if parameter.role == "input":
-            shape = [evaluate(extent, sizes) for extent in parameter.shape]
-            random = np.random.default_rng(zlib.crc32(parameter.name.encode()))
-            arrays[parameter.name] = random.standard_normal(shape).astype(DTYPES[parameter.dtype])
-    inputs = {name: array.astype(np.float64) for name, array in arrays.items()}
+    arrays = inputs([kernel], sizes)
+    expected = {output: computed(what, arrays) for output, what in GOLDENS[name]["computes"].items()}
     assert not run([kernel], arrays)
-    for output, expression in GOLDENS[name]["computes"].items():
-        value: Array = np.asarray(eval(expression, FUNCTIONS, inputs))
+    for output, value in expected.items():
         assert error(arrays[output], value) <= GOLDENS[name].get("bound", 2e-6)
 
 
