@@ -320,6 +320,8 @@ class _Launch:
         total.threads += int(m.geometry.exists.sum())
         total.issued += m.issued
         for block, threads in zip(self._kernel.blocks, scheduler.threads_executed, strict=True):
+            if not threads:
+                continue
             total.instructions += block.length * threads
             for instruction, _ in block.actions:
                 total.opcodes[instruction.spelling] = total.opcodes.get(instruction.spelling, 0) + threads
