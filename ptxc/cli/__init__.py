@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         return 128 + signal.SIGPIPE
-    except SystemExit as end:  # of --help and --version, and of a kill
+    except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except Exception as fault:
         from ptxc.cli.faults import report_crash
@@ -88,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """Parse and run."""
     parser, commands = build()
-    args = parser.parse_args(_with_command(arguments, commands))
+    try:
+        args = parser.parse_args(_with_command(arguments, commands))
+    except SystemExit:  # after --help and --version
+        return 0
     args.command_line = shlex.join(["ptxc", *arguments])
     status: int = args.run(args)
     return status

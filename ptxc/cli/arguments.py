@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from ptxc.cli.files import show
 from ptxc.errors import CompileError, UsageError
 from ptxc.target import PtxVersion, parse_target
 
@@ -45,6 +46,10 @@ class Parser(argparse.ArgumentParser):
         if rest:
             found.sources += rest
         return found, []
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        # Of --help and --version. argparse would keep to itself that they cannot be written.
+        show(message.removesuffix("\n"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

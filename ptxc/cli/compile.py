@@ -140,6 +140,9 @@ class _Plan:
             raise UsageError("machine code is nothing for a terminal", hint="give -o FILE")
         if self.launch is not None and args.start_at:
             raise UsageError("IR does not say how to launch it", hint="give --launch-json with the Kernel IR")
+        if args.start_at and (args.math != "precise" or args.no_fma):
+            option = "--no-fma" if args.no_fma else f"--math {args.math}"
+            raise UsageError(f"{option} changes nothing in IR, which has its arithmetic", hint=f"leave {option} out")
         if self.launch == STDIO and (many or self.output == STDIO):
             raise UsageError("standard output cannot take --launch-json too", hint="name a file, or give -o")
         self._check_passes()
@@ -199,7 +202,7 @@ class _Plan:
                 path = (path if len(self.names) > 1 else Path(self.output)) / kernel
             path = path.with_name(path.name + _SUFFIXES[self.emit])
             make_folder(path.parent)
-        if source.given != STDIO and path.exists() and os.path.samefile(path, source.given):
+        if source.given != STDIO and os.path.exists(path) and os.path.samefile(path, source.given):
             raise UsageError("the output would replace the input", hint="give -o another name")
         return path
 

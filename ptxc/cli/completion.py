@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ptxc.cli.arguments import Commands, Parser
+from ptxc.cli.files import show
 
 _DESCRIPTION = """\
 Prints a script that completes ptxc's commands, options, targets, passes and files.
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             elif action.dest in values:
                 action.choices = values[action.dest]
-    print(shtab.complete(root, shell=args.shell))
+    show(shtab.complete(root, shell=args.shell))
     return 0
 
 

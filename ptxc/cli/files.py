@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Sequence
@@ -38,13 +37,18 @@ def write(path: Path, content: str | bytes) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         what = "to standard output" if is_output else repr(os.fspath(path))
-        hint = f"make the folder {os.fspath(path.parent)!r} first" if not path.parent.exists() else ""
+        hint = "" if os.path.exists(path.parent) else f"make the folder {os.fspath(path.parent)!r} first"
         raise UsageError(f"cannot write {what}: {reason}", hint=hint) from error
+
+
+def show(text: str) -> None:
+    """Write ``text`` and a newline to standard output. Raises UsageError."""
+    write(Path(STDIO), text + "\n")
 
 
 def _replace(path: Path, data: bytes) -> None:
     """Write a new file beside ``path`` and give it that name."""
-    new = path.with_name(f".ptxc-{secrets.token_hex(6)}")
+    new = path.with_name(f".ptxc-{os.urandom(6).hex()}")
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             file.write(data)

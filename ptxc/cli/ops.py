@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
 import textwrap
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli.arguments import Commands, examples
-from ptxc.cli.files import STDIO, write
+from ptxc.cli.files import show
 from ptxc.cli.messages import table
 
 if TYPE_CHECKING:
@@ -66,12 +63,13 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.frontend.operations import operations
 
     found = [operation for operation in operations() if args.kind in (None, operation.kind)]
-    text = _as_json(found, args.missing) if args.json else _as_text(found, args.missing)
-    write(Path(STDIO), text + "\n")
+    show(_as_json(found, args.missing) if args.json else _as_text(found, args.missing))
     return 0
 
 
 def _as_json(found: list[Operation], missing: bool) -> str:
+    import json
+
     rows = [json.dumps(asdict(operation)) for operation in found if not (missing and operation.supported)]
     return f'{{"emmy": {json.dumps(_version())}, "operations": [\n' + ",\n".join(rows) + "\n]}"
 
@@ -101,4 +99,6 @@ def _table(rows: list[Operation]) -> str:
 
 
 def _version() -> str:
+    import importlib.metadata
+
     return importlib.metadata.version("emmy-ml")

@@ -6,6 +6,7 @@ import argparse
 import inspect
 
 from ptxc.cli.arguments import Commands, examples
+from ptxc.cli.files import show
 from ptxc.cli.messages import table
 
 _DESCRIPTION = """\
@@ -32,7 +33,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list, or one pass."""
-    print(_explained(args.name) if args.name else _listed())
+    show(_explained(args.name) if args.name else _listed())
     return 0
 
 
@@ -57,7 +58,7 @@ def _listed() -> str:
             "",
             table(reasons),
             "",
-            "Between any two steps the kernel is text, which docs/ir.md explains; it can be read, changed, compiled on:",
+            "Between two steps a kernel is text (docs/ir.md explains it) that can be read, changed, and compiled on:",
             "",
             table(_USES),
             "",

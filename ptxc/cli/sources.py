@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import sys
 import time
@@ -15,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Protocol
 
 from ptxc.cli.files import STDIO, stem
@@ -57,8 +57,8 @@ class Source:
     @property
     def flows(self) -> bool:
         """Whether it can be read only once: standard input, a pipe."""
-        path = Path(self.given)
-        return self.given == STDIO or (path.exists() and not path.is_file() and not path.is_dir())
+        known = os.path.isfile(self.given) or os.path.isdir(self.given) or not os.path.exists(self.given)
+        return self.given == STDIO or not known
 
     @cached_property
     def data(self) -> bytes:
