@@ -22,7 +22,8 @@ INPUT = {"op": "InputOp", "op_fields": {}, "inputs": [], "outputs": [{"name": "z
 
 
 def load(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
 
 
 def kernel(*body: str, **fields: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def graph_state(graph: Graph) -> dict[str, Any]:
         "hints": graph.hints,
         "nodes": graph.nodes,
         "edges": edges,
-        "producers": {name: graph.producer(name).id for name in edges},
+        "producers": {name: node.id if (node := graph.producer(name)) else None for name in edges},
     }
 
 

@@ -62,6 +62,7 @@ def test_composite_dimensions_are_expressions() -> None:
     shape = graph.nodes["x"].outputs[0].shape
     rounded = BinaryExpr("*", BinaryExpr("/", Var("n") + Literal(63, "int"), Literal(64, "int")), Literal(64, "int"))
     assert shape == (Dim(4), Dim("n"), Dim(rounded))
+    assert isinstance(shape[2].expr, BinaryExpr)
     assert shape[2].expr.eval({"n": 65}) == 128
     assert Graph.from_dict(data).nodes["x"].outputs[0].shape[2] == Dim("(((n + 63) / 64) * 64)")
     assert graph.to_dict()["nodes"]["x"] == data["nodes"]["x"]

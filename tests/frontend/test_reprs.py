@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.elementwise import ElementwiseImpl
-from emmy.compiler.ir.expr import BinaryExpr, Literal, Var
+from emmy.compiler.ir.expr import BinaryExpr, Expr, Literal, Var
 from reader_samples import assert_same, kernel
 
 from ptxc.errors import InputError
@@ -32,12 +33,12 @@ def random_value(kind: Kind, rng: random.Random, depth: int) -> Any:
     """Any value that a field of this kind may hold; small where ``depth`` runs out."""
     choices: list[Callable[[], Any]] = []
     scalars = {int: 3, float: rng.choice([0.5, -1e30]), str: "a", bool: True}
-    choices += [lambda v=v: v for cls, v in scalars.items() if cls in kind.classes]
+    choices += [partial(lambda value: value, v) for cls, v in scalars.items() if cls in kind.classes]
     choices += [lambda: None] if type(None) in kind.classes else []
-    choices += [lambda b=base: random_term(b, rng, depth) for base in kind.bases]
+    choices += [partial(random_term, base, rng, depth) for base in kind.bases]
     for row in kind.rows:
         kinds = [row.kinds[0]] * rng.randrange(3 if depth > 0 else 1) if row.repeated else row.kinds
-        choices.append(lambda ks=kinds: tuple(random_value(k, rng, depth - 1) for k in ks))
+        choices.append(partial(lambda row_kinds: tuple(random_value(k, rng, depth - 1) for k in row_kinds), kinds))
     return rng.choice(choices)()
 
 
@@ -52,7 +53,8 @@ def random_term(base: type, rng: random.Random, depth: int) -> Any:
 
         return rng.choice([F16, F32, F16x2])
     if base is Dim:
-        return Dim(rng.choice([8, "n", BinaryExpr("*", Var("n"), Literal(2, "int"))]))
+        extents: list[int | str | Expr] = [8, "n", BinaryExpr("*", Var("n"), Literal(2, "int"))]
+        return Dim(rng.choice(extents))
     particular = ("WgmmaMma", "Select")
     subclasses = [c for n, c in vocabulary.term_classes().items() if issubclass(c, base) and n not in particular]
     leaves = [c for c in subclasses if c.__name__ in ("Var", "Sync", "Axis", "Lambda", "IndexSource", "FragLayout")]
