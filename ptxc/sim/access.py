@@ -117,13 +117,23 @@ def _resolve_generic(m: Machine, addresses: Array, slots: Index, size: int, what
     return pieces
 
 
+def _span(addresses: Array) -> tuple[int, int, int]:
+    """The least and the greatest address, and all bits that some address has."""
+    if addresses.size == 1:
+        only = int(addresses[0])
+        return only, only, only
+    return (
+        int(np.minimum.reduce(addresses)),
+        int(np.maximum.reduce(addresses)),
+        int(np.bitwise_or.reduce(addresses)),
+    )
+
+
 def _resolve_global(m: Machine, addresses: Array, slots: Index, size: int, what: str) -> list[Piece]:
-    low, high = int(addresses.min()), int(addresses.max())
+    low, high, ones = _span(addresses)
     region = m.memory.find(low)
-    if region is not None and high + size <= region.end:
-        offsets = addresses - region.start
-        if int(np.bitwise_or.reduce(offsets)) & (size - 1) == 0:
-            return [Piece(region, offsets, None, slots)]
+    if region is not None and high + size <= region.end and ones & (size - 1) == 0:
+        return [Piece(region, addresses - region.start, None, slots)]
     return _resolve_scattered(m, addresses, slots, size, what)
 
 
@@ -168,9 +178,9 @@ def _resolve_private(
     what: str,
 ) -> list[Piece]:
     """Memory that each CTA or thread has for itself: ``base`` is where its bytes start in ``region``."""
-    low, high = int(addresses.min()), int(addresses.max()) + size
-    whole = int(np.bitwise_or.reduce(addresses)) & (size - 1) == 0
-    if whole and any(extent.start <= low and high <= extent.end for extent in extents):
+    low, high, ones = _span(addresses)
+    inside = any(extent.start <= low and high + size <= extent.end for extent in extents)
+    if inside and ones & (size - 1) == 0:
         return [Piece(region, base + addresses, None, slots)]
     good = _inside(m, region.space, addresses, slots, size, what, extents)
     where = np.flatnonzero(good)

@@ -51,8 +51,13 @@ def split_blocks(program: Program, blocking: frozenset[str]) -> list[Block]:
         falls = last.opcode not in _ENDS or last.guard is not None
         if falls and at + 1 < len(blocks):
             block.successors.append(at + 1)
-    _rank(blocks, [_reads_others(code[block.start : block.end]) for block in blocks])
+    leaving = [at for at, block in enumerate(blocks) if _only_leaves(code[block.start : block.end])]
+    _rank(blocks, [_reads_others(code[block.start : block.end]) for block in blocks], leaving)
     return blocks
+
+
+def _only_leaves(code: list[Instruction]) -> bool:
+    return len(code) == 1 and code[0].opcode == "exit" and code[0].guard is None
 
 
 def _reads_others(code: list[Instruction]) -> bool:
@@ -69,12 +74,15 @@ def _labels(item: Instruction) -> list[Label]:
     return found
 
 
-def _rank(blocks: list[Block], reads_others: list[bool]) -> None:
+def _rank(blocks: list[Block], reads_others: list[bool], leaving: list[int]) -> None:
+    """Set ranks and ``polls``. Blocks in ``leaving`` only exit: they go first, so that fewer threads are left."""
     graph: Graph = nx.DiGraph()
     graph.add_nodes_from(range(len(blocks)))
     graph.add_edges_from((at, to) for at, block in enumerate(blocks) for to in block.successors)
     for rank, at in enumerate(_order(graph)):
         blocks[at].rank = rank
+    for at in leaving:
+        blocks[at].rank = -1
     for loop in nx.strongly_connected_components(graph):
         polls = any(reads_others[at] for at in loop)
         for at in loop:

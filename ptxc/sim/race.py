@@ -30,6 +30,7 @@ from ptxc.sim.warp import COLLECTIVES
 
 _NOBODY, _MANY = -1, -2
 _IN_FLIGHT = np.iinfo(np.int32).max
+_FOR_EVER = _IN_FLIGHT - 1
 _ATOMIC = 1 << 30
 _BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
@@ -109,7 +110,7 @@ class SharedRaceCheck:
 
     For each granule: the era, the thread and the time of the last write, and of the reads since. A thread is its
     slot, ``_MANY`` for several; ``_ATOMIC`` is added for atomics. ``_IN_FLIGHT`` as a write's era is a ``cp.async``
-    that was not waited for.
+    that was not waited for, ``_FOR_EVER`` an access of a thread that has exited since, with no barrier between.
     """
 
     def __init__(self, m: Machine) -> None:
@@ -244,7 +245,7 @@ class SharedRaceCheck:
     def _against_reads(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report writes that are not ordered behind the reads of their granule."""
         reader = self._read_slot[at]
-        races = (self._read_era[at] == era) & (reader != slots)
+        races = (self._read_era[at] >= era) & (reader != slots)
         if not races.any():
             return
         chosen = np.flatnonzero(races)
@@ -316,6 +317,18 @@ class SharedRaceCheck:
             now = np.where(waits[warps], self._clocks.time[warps], time[warps])
             rows = np.where(waits[warps][:, None], self._clocks.warps[warps], known[warps])
             self._clocks.barrier(warps, waits[warps], rows, now)
+
+    def exited(self, m: Machine, index: Index) -> None:
+        """Threads ``index`` exit: what they did since their last barrier, no later one orders."""
+        leaving = np.zeros(m.threads, np.bool_)
+        leaving[index] = True
+        leaving &= np.repeat(m.live.reshape(-1, m.geometry.slots).any(1), m.geometry.slots)
+        if not leaving.any():
+            return
+        for slots, eras in ((self._write_slot, self._write_era), (self._read_slot, self._read_era)):
+            owner = slots & (_ATOMIC - 1)
+            owner[slots < 0] = 0
+            eras[(slots >= 0) & leaving[owner] & (eras == self._era[owner])] = _FOR_EVER
 
     def lanes_meet(self, taking_part: Mask, members: Array, *, orders_memory: bool) -> None:
         """The threads of ``taking_part`` meet in the groups of lanes that ``members`` names, one mask a slot."""

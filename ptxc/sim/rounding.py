@@ -57,7 +57,7 @@ def flush(values: Array) -> Array:
 
 def canonical(values: Array) -> Array:
     """NaNs of f16 or f32 replaced by the canonical one."""
-    peak = values.max()
+    peak = np.maximum.reduce(values)
     if peak == peak:
         return values
     name = f"f{values.dtype.itemsize * 8}"
@@ -165,9 +165,9 @@ def fma_f32(a: Array, b: Array, c: Array) -> Array:
     total = np.add(product, c)
     result: Array = total.astype(np.float32)
     doubtful = (total.view(np.uint64) & _BELOW_F32) == _HALF_WAY
-    if np.abs(result).min() < _TINY:
+    if np.minimum.reduce(np.abs(result)) < _TINY:
         doubtful |= (np.abs(total) < _TINY) & (total != 0)
-    if doubtful.any():
+    if np.count_nonzero(doubtful):
         terms = (np.broadcast_to(x, total.shape)[doubtful] for x in (product, c.astype(np.float64)))
         result[doubtful] = odd_sum(*terms).astype(np.float32)
     return canonical(result)

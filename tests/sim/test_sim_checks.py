@@ -319,6 +319,17 @@ def test_transitive_order_through_two_barriers() -> None:
     only(findings(body.replace("bar.sync 1, 64; ", ""), block=96, size=96), "race", "races with a write")
 
 
+def test_exited_threads_are_not_ordered_by_later_barriers() -> None:
+    body = f"""{TILE} st.shared.u32 [%r12], %r1; SYNC
+    setp.lt.u32 %p0, %r1, 32; @%p0 exit; barrier.sync 0; ld.shared.u32 %r20, [%r12+-128];"""
+    only(findings(body.replace("SYNC", "")), "race", "races with a write")
+    assert not findings(body.replace("SYNC", "barrier.sync 0;"))
+    body = f"""{TILE} st.shared.u32 [%r12], %r1; bar.sync 0; xor.b32 %r20, %r11, 128; add.u32 %r20, %r20, %r10;
+    ld.shared.u32 %r21, [%r20]; SYNC setp.lt.u32 %p0, %r1, 32; @%p0 exit; barrier.sync 0; st.shared.u32 [%r12], 1;"""
+    only(findings(body.replace("SYNC", "")), "race", "overwrites what another thread reads")
+    assert not findings(body.replace("SYNC", "bar.sync 0;"))
+
+
 def test_asynchronous_copy_is_a_write_until_waited_for() -> None:
     copy = f"{TILE} cp.async.ca.shared.global [%r12], [%d11], 4; cp.async.commit_group; WAIT bar.sync 0;"
     read = "xor.b32 %r20, %r11, 4; add.u32 %r20, %r20, %r10; ld.shared.u32 %r21, [%r20];"
