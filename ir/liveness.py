@@ -16,7 +16,7 @@ def uses(instr: Instr) -> list[Value]:
     """The values that an instruction reads: operands, address registers, its guard, what its edges pass."""
     # Types are compared by identity here: this is the innermost loop of several passes.
     found: list[Value] = [operand for operand in instr.operands if type(operand) is Value]
-    if len(found) < len(instr.operands):
+    if instr.op.addresses:
         found += [operand.base for operand in instr.operands if type(operand) is Mem and type(operand.base) is Value]
     if instr.guard is not None:
         found.append(instr.guard.predicate)

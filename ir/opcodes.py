@@ -44,7 +44,18 @@ PURE, READ, WRITE, SYNC, END = "PURE", "READ", "WRITE", "SYNC", "END"
 class Opcode:
     """One row of the table. Compared by identity; :data:`OPCODES` holds the only instances."""
 
-    __slots__ = ("by_modifier", "commutative", "doc", "effect", "modifiers", "name", "needs", "operands", "results")
+    __slots__ = (
+        "addresses",
+        "by_modifier",
+        "commutative",
+        "doc",
+        "effect",
+        "modifiers",
+        "name",
+        "needs",
+        "operands",
+        "results",
+    )
 
     def __init__(
         self,
@@ -61,6 +72,8 @@ class Opcode:
         self.name = name
         self.results = tuple(results.split())
         self.operands = tuple(operands.split())
+        #: Whether an operand is a memory address, whose register is read.
+        self.addresses = any(letter.startswith("M") for letter in self.operands)
         self.effect = effect
         #: Every modifier that the instruction is emitted with; one that ends in ``=`` is followed by a number.
         self.modifiers = frozenset(modifiers.split())

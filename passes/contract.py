@@ -24,11 +24,14 @@ _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}
 
 def run(kernel: Kernel) -> None:
     """Contract in every block."""
-    counts: dict[Value, int] = {}
-    for block in kernel.blocks:
-        for instr in block.instrs:
-            for value in uses(instr):
-                counts[value] = counts.get(value, 0) + 1
+    products = [instr for instr in kernel.instrs() if instr.op is opcodes.MUL and instr.mods in _CONTRACTIBLE]
+    if not products:
+        return
+    counts: dict[Value, int] = dict.fromkeys((instr.results[0] for instr in products), 0)
+    for instr in kernel.instrs():
+        for value in uses(instr):
+            if value in counts:
+                counts[value] += 1
     for block in kernel.blocks:
         _contract(kernel, block, counts)
 

@@ -8,6 +8,7 @@ from below what the assembler will allocate. Both stand in the kernel's header::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
@@ -39,41 +40,45 @@ def count(kernel: Kernel) -> Registers:
     values: set[Value] = set()
     peaks = dict.fromkeys(BANKS, 0)
     for block in kernel.blocks:
-        alive = live.live_out[block]
-        current = {bank: (alive & mask).bit_count() for bank, mask in masks.items()}
-        touched = _touched(block)
-        values |= touched
-        at_end = {value for value in touched if value in live.numbers and alive >> live.numbers[value] & 1}
-        _walk_back(block, at_end, current, peaks)
+        out = live.live_out[block]
+        current = {bank: (out & mask).bit_count() for bank, mask in masks.items()}
+        for bank, number in current.items():
+            peaks[bank] = max(peaks[bank], number)
+        values.update(_walk_back(block, out, live.numbers, current, peaks))
     counts = dict.fromkeys(BANKS, 0)
     for value in values:
         counts[value.type] += 1
     return Registers(counts, peaks)
 
 
-def _walk_back(block: Block, alive: set[Value], current: dict[Type, int], peaks: dict[Type, int]) -> None:
-    """Raise ``peaks`` to the most values that are live in the block; ``alive`` are those at its end that it touches."""
-    for bank, number in current.items():
-        peaks[bank] = max(peaks[bank], number)
+def _walk_back(
+    block: Block, out: int, numbers: dict[Value, int], current: dict[Type, int], peaks: dict[Type, int]
+) -> Iterable[Value]:
+    """Raise ``peaks`` to the most values that are live in the block; give the values that it defines or reads.
+
+    ``out`` are the values that are live at its end, by ``numbers``; ``current`` says how many, and is used up.
+    """
+    #: Whether each value met so far is live above the instruction that was looked at last.
+    alive: dict[Value, bool] = {}
+
+    def below(value: Value) -> bool:
+        known = alive.get(value)
+        return known if known is not None else value in numbers and out >> numbers[value] & 1 == 1
+
     for instr in reversed(block.instrs):
-        if instr.guard is None:
-            for value in instr.results:
-                if value in alive:
-                    alive.remove(value)
+        for value in instr.results:
+            if below(value):
+                # A guarded instruction may leave its result as it was.
+                if instr.guard is None:
+                    alive[value] = False
                     current[value.type] -= 1
+            else:
+                alive.setdefault(value, False)
         for value in uses(instr):
-            if value not in alive:
-                alive.add(value)
+            if not below(value):
                 bank = value.type
                 current[bank] += 1
                 if current[bank] > peaks[bank]:
                     peaks[bank] = current[bank]
-
-
-def _touched(block: Block) -> set[Value]:
-    """The values that a block's instructions define or read."""
-    touched: set[Value] = set()
-    for instr in block.instrs:
-        touched.update(instr.results)
-        touched.update(uses(instr))
-    return touched
+            alive[value] = True
+    return alive
