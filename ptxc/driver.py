@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ptxc.target import PtxVersion, Target, parse_target
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
     from emmy.compiler.ir.base import ConstantOp
+    from emmy.compiler.ir.kernel.ir import KernelOp
 
     from ptxc.frontend.reader import KernelNode
     from ptxc.passes.pipeline import PassTime
@@ -140,9 +142,10 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
 
     def build() -> tuple[Kernel, Launch]:
-        signature = signature_of(node.op, node.node_id, graph.hints.to_dict(), _constants(graph))
+        op = _with_buffers(node, graph)
+        signature = signature_of(op, node.node_id, graph.hints.to_dict(), _constants(graph))
         check_shared(signature, target)
-        return lower(node.op, signature, target.name, arithmetic), launch_of(signature)
+        return lower(op, signature, target.name, arithmetic), launch_of(signature)
 
     with _without_garbage_collection():
         with _faults_named("the frontend", node.op.name or node.node_id):
@@ -152,6 +155,23 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         if observe is not None:
             observe(*BUILD, kernel)
         return _finish(kernel, launch, target, options, observe, seconds)
+
+
+def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:
+    """The kernel with the buffers of its node in the graph.
+
+    The KernelOp of a graph made in Python may have nothing but their names yet, and calls whatever its body names a
+    buffer. Raises InputError where the graph does not say what an input is.
+    """
+    edges = graph.nodes[node.node_id]
+    inputs = {name: graph.buffer(name) for name in edges.inputs}
+    for name, tensor in inputs.items():
+        if tensor is None:
+            raise InputError(f"no node of the graph writes the input {name!r}", hint="add the node that does")
+    op = copy.copy(node.op)
+    object.__setattr__(op, "inputs", inputs)
+    object.__setattr__(op, "outputs", dict(zip(edges.buffer_names(), edges.outputs)))
+    return op
 
 
 @contextmanager

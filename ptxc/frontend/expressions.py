@@ -28,7 +28,7 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, elementwise
 from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType, element_type
 from ptxc.frontend.integers import Integers
-from ptxc.frontend.linear import Linear, constant
+from ptxc.frontend.linear import LONG_MAX, Linear, constant
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.scope import Names, Typed
 from ptxc.ir import opcodes
@@ -169,13 +169,14 @@ class Expressions(Integers):
         """An integer in a register as an expression; small types and u32 become the C type that holds them."""
         operand, type = value
         if isinstance(operand, Const):
-            return constant(operand.bits)
+            number = operand.bits % (1 << 32) if type.name == "u32" else operand.bits
+            return constant(number, type.nbytes == 8 or type.name == "u32")
         assert isinstance(operand, Value)
         assert type.lo is not None
         assert type.hi is not None
         if type.name == "u32":
             operand = self.extend(operand, signed=False)
-        self.note(operand, type.lo, type.hi)
+        self.note(operand, type.lo, min(type.hi, LONG_MAX))
         return self.registers.linear(operand, wide=operand.type.bits == 64)
 
     def _builtin(self, expr: Builtin) -> Linear:
@@ -217,9 +218,7 @@ class Expressions(Integers):
         known = self._combined.get(key)
         if known is not None:
             return known[2]
-        result = (
-            Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
-        )
+        result = Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
         self._combined[key] = (left, right, result)
         self._combinations.append(key)
         return result
@@ -346,10 +345,9 @@ class Expressions(Integers):
 
     def _count_bits(self, args: list[Linear | Typed]) -> Linear:
         """The set bits of an integer as wide as C has it."""
-        numbers = [self._number(arg) for arg in args]
-        if len(numbers) != 1 or not isinstance(numbers[0], Linear):
+        number = self._number(args[0]) if len(args) == 1 else None
+        if not isinstance(number, Linear):
             raise InputError("'bitwise_count' takes one integer")
-        (number,) = numbers
         value = Typed(self.register(number, 64 if number.wide else 32), I64_T if number.wide else I32_T)
         return self._integer_value(elementwise.popcount(self.builder, value))
 

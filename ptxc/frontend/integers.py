@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from ptxc.errors import InputError
-from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, common_factor, constant
+from ptxc.frontend.linear import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Linear, Registers, common_factor, constant
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.opcodes import Opcode
@@ -71,6 +71,11 @@ class Integers:
         type = B64 if bits == 64 else B32
         if not a.terms:
             return integer(type, a.constant)
+        if bits == 64 and self.bits(a) == 32:
+            # Not remembered as a sum of 64 bits: it is one only where the 32 suffice, which C leaves to the kernel.
+            narrow = self.register(a, 32)
+            assert isinstance(narrow, Value)
+            return self.extend(narrow, signed=a.lo < 0)
         key = (bits, a.constant, *self.registers.ordered(a.terms))
         value = self.memo.get(key)
         if value is None:
@@ -80,10 +85,6 @@ class Integers:
         return value
 
     def _write_sum(self, a: Linear, bits: int) -> Value:
-        if bits == 64 and self.bits(a) == 32:
-            narrow = self.register(a, 32)
-            assert isinstance(narrow, Value)
-            return self.extend(narrow, signed=a.lo < 0)
         total: Value | None = None
         terms = self.registers.ordered(a.terms)
         for count, (value, coefficient) in enumerate(terms, 1):
@@ -148,11 +149,11 @@ class Integers:
             if b.constant == 0:
                 raise InputError("a division by zero")
             if not a.terms:
-                return constant(_truncate(a.constant, b.constant))
+                return constant(_truncate(a.constant, b.constant), a.wide or b.wide)
             if a.lo >= 0 and b.constant > 0:
-                return self._divide_by_constant(a, b.constant)
+                return self._divide_by_constant(a, b.constant).as_wide(a.wide or b.wide)
         if a.lo >= 0 and b.lo > a.hi:
-            return constant(0)
+            return constant(0, a.wide or b.wide)
         bounds = [_truncate(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi) if y] + [0]
         if b.lo <= 0:
             bounds += [a.lo, a.hi, -a.lo, -a.hi]
@@ -160,7 +161,7 @@ class Integers:
 
     def _divide_by_constant(self, a: Linear, divisor: int) -> Linear:
         quotient, rest = self.registers.split(a, divisor)
-        if rest.lo < 0:
+        if not self._is_natural(rest):
             quotient, rest = constant(0), a
         if rest.hi < divisor:
             return quotient
@@ -172,24 +173,29 @@ class Integers:
         )
         return self.registers.add(quotient, divided)
 
+    @staticmethod
+    def _is_natural(part: Linear) -> bool:
+        """Whether part of a sum, unlike the whole not known to fit its C type, does, and is not negative."""
+        return part.lo >= 0 and part.hi <= (LONG_MAX if part.wide else INT_MAX)
+
     def modulo(self, a: Linear, b: Linear) -> Linear:
         """``a % b``, with the sign of ``a``."""
         if not b.terms:
             if b.constant == 0:
                 raise InputError("a remainder of a division by zero")
             if not a.terms:
-                return constant(a.constant - b.constant * _truncate(a.constant, b.constant))
+                return constant(a.constant - b.constant * _truncate(a.constant, b.constant), a.wide or b.wide)
             if a.lo >= 0 and b.constant > 0:
-                return self._modulo_constant(a, b.constant)
+                return self._modulo_constant(a, b.constant).as_wide(a.wide or b.wide)
         if a.lo >= 0 and b.lo > a.hi:
-            return a
+            return a.as_wide(a.wide or b.wide)
         most = max(abs(b.lo), abs(b.hi)) - 1
         lo, hi = (max(a.lo, -most) if a.lo < 0 else 0), (min(a.hi, most) if a.hi > 0 else 0)
         return self._operation("%", opcodes.REM, (), a, b, lo, hi)
 
     def _modulo_constant(self, a: Linear, divisor: int) -> Linear:
         rest = self.registers.split(a, divisor)[1]
-        if rest.lo < 0:
+        if not self._is_natural(rest):
             rest = a
         if rest.hi < divisor:
             return rest
@@ -203,29 +209,28 @@ class Integers:
     def smaller(self, a: Linear, b: Linear) -> Linear:
         """The smaller of two."""
         if a.hi <= b.lo:
-            return a
+            return a.as_wide(a.wide or b.wide)
         if b.hi <= a.lo:
-            return b
+            return b.as_wide(a.wide or b.wide)
         return self._operation("min", opcodes.MIN, (), a, b, min(a.lo, b.lo), min(a.hi, b.hi))
 
     def bitwise(self, op: str, a: Linear, b: Linear) -> Linear:
         """``& | ^ << >>``, arithmetic shifts."""
         if op in ("<<", ">>") and not b.terms and not 0 <= b.constant < 2**31:
             raise InputError(f"a shift by {b.constant}", hint="C defines shifts by 0 to the width only")
+        wide = a.wide if op in ("<<", ">>") else a.wide or b.wide
         if not a.terms and not b.terms:
-            return constant(_BITWISE[op](a.constant, b.constant))
+            return constant(_BITWISE[op](a.constant, b.constant), wide)
         if op in ("<<", ">>") and not b.terms and 0 <= b.constant < 63:
             if op == "<<":
                 return self.registers.scale(a, 1 << b.constant)
             if a.lo >= 0:
-                return self.divide(a, constant(1 << b.constant))
+                return self.divide(a, constant(1 << b.constant, wide))
         if op == "&" and a.lo >= 0 and not b.terms and b.constant & (b.constant + 1) == 0 and b.constant >= 0:
-            return self.modulo(a, constant(b.constant + 1))
+            return self.modulo(a, constant(b.constant + 1, wide))
         if op in ("<<", ">>"):
             return self._shift(op, a, b)
-        lo, hi = INT_MIN, INT_MAX
-        if a.wide or b.wide:
-            lo, hi = -(2**63), 2**63 - 1
+        lo, hi = (LONG_MIN, LONG_MAX) if wide else (INT_MIN, INT_MAX)
         positives = [x.hi for x in (a, b) if x.lo >= 0]
         if op == "&" and positives:
             lo, hi = 0, min(positives)
@@ -235,7 +240,7 @@ class Integers:
         return self._operation(op, opcode, (), a, b, lo, hi)
 
     def _shift(self, op: str, a: Linear, b: Linear) -> Linear:
-        bits = self.bits(a)
+        bits = 64 if op == "<<" and a.wide else self.bits(a)
         left, by = self.register(a, bits), self.register(b, 32)
         opcode, suffix = (opcodes.SHL, f"b{bits}") if op == "<<" else (opcodes.SHR, f"s{bits}")
         value = self.memoised((op, bits, left, by), lambda: self.builder.binary(opcode, suffix, left, by))
@@ -265,7 +270,7 @@ class Integers:
     def select(self, predicate: Operand, a: Linear, b: Linear) -> Linear:
         """``a`` where ``predicate`` holds, else ``b``."""
         if a.same(b):
-            return a
+            return a.as_wide(a.wide or b.wide)
         bits = max(self.bits(a), self.bits(b))
         left, right = self.register(a, bits), self.register(b, bits)
         value = self.memoised(
@@ -286,7 +291,11 @@ class Integers:
             return TRUE if decided else FALSE
         if not b.terms and a.constant:
             # The constants together on the right: the register of the sum alone serves other comparisons too.
-            a, b = self.registers.add(a, constant(a.constant), -1), constant(b.constant - a.constant)
+            least, most = (LONG_MIN, LONG_MAX) if a.wide or b.wide else (INT_MIN, INT_MAX)
+            lo, hi = self.registers.range_of(a.terms, 0, True)
+            moved = b.constant - a.constant
+            if least <= lo and hi <= most and least <= moved <= most:
+                a, b = self.registers.make(a.terms, 0, a.wide), constant(moved, b.wide)
         bits = max(self.bits(a), self.bits(b))
         left, right = self.register(a, bits), self.register(b, bits)
         relation = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}[op]

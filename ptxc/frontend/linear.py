@@ -93,9 +93,10 @@ class Linear:
         return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
 
 
-def constant(value: int) -> Linear:
-    """A constant, with C's type for Emmy's spelling of it: beyond 32768 in magnitude it is ``long long``."""
-    return Linear(None, {}, value, abs(value) > 32768)
+def constant(value: int, wide: bool | None = None) -> Linear:
+    """A constant. Where its C type is not given, that of a literal: ``long long`` beyond 32768 in magnitude, as Emmy
+    spells those."""
+    return Linear(None, {}, value, abs(value) > 32768 if wide is None else wide)
 
 
 class Registers:
@@ -184,11 +185,15 @@ class Registers:
         return self.make({v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
 
     def split(self, a: Linear, divisor: int) -> tuple[Linear, Linear]:
-        """``(q, r)`` with ``a = divisor * q + r``, every term of ``a`` in q that can be."""
+        """``(q, r)`` with ``a = divisor * q + r``, every term of ``a`` in q that can be.
+
+        The range of r is exact: where ``a`` fits its C type, r need not.
+        """
         quotient, rest = divmod(a.constant, divisor)
         multiples = {v: c // divisor for v, c in a.terms.items() if c % divisor == 0}
         others = {v: c for v, c in a.terms.items() if c % divisor}
-        return self.make(multiples, quotient, a.wide), self.make(others, rest, a.wide)
+        exact = self.range_of(others, rest, True)
+        return self.make(multiples, quotient, a.wide), Linear(self, others, rest, a.wide, exact)
 
 
 def _accumulate(terms: dict[Value, int], more: dict[Value, int], factor: int) -> None:

@@ -195,7 +195,7 @@ class Lowering:
 
     def _indirect(self, name: str) -> None:
         """An indirect input's base: ``table[selector[slot]]``."""
-        builder, e = self.builder, self.expressions
+        builder = self.builder
         slot = builder.emit(opcodes.LD, ("param", "u32"), B32, (Mem(Sym(f"{name}__slot")),), "slot")
         at = builder.emit(opcodes.MAD, ("wide", "s32"), B64, (slot, builder.int32(4), self._pointer(f"{name}__sel")))
         chosen = builder.emit(opcodes.LD, ("global", "u32"), B32, (Mem(at),), "chosen")
