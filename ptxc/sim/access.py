@@ -49,8 +49,9 @@ def store(m: Machine, active: Active, space: str, addresses: Array, values: Arra
     """Write ``values`` (of a container type, one element for each of ``addresses`` or one for all)."""
     size = values.dtype.itemsize
     for piece in resolve(m, active, space, addresses, size, "store"):
+        if not writable(m, piece):
+            continue
         part = values if piece.where is None or values.size == 1 else values[piece.where]
-        check_writable(m, piece)
         if m.checks.global_race is not None and piece.region.space == "global":
             m.checks.global_race.write(m, piece, size)
         if piece.region is m.shared:
@@ -71,17 +72,18 @@ def _read(m: Machine, piece: Piece, size: int) -> Array:
     return piece.region.view(size).take(piece.offsets >> shift if shift else piece.offsets)
 
 
-def check_writable(m: Machine, piece: Piece) -> None:
-    """A finding if the region of ``piece`` is read-only; notes that it was written."""
+def writable(m: Machine, piece: Piece) -> bool:
+    """Whether ``piece`` may be written; if its region is read-only, that is a finding."""
     region = piece.region
     if not region.writable:
-        m.report(
-            "memory", "read-only", f"write to {region.name}, which is read-only", piece.slots[:1],
-            address=region.start + int(piece.offsets[0]), space=region.space,
-        )  # fmt: skip
-        raise Stop
+        address = region.start + int(piece.offsets[0])
+        message = f"write to {region.name}, which is read-only"
+        m.report("memory", "read-only", message, piece.slots, address=address, space=region.space)
+        _stop_unless_checked(m)
+        return False
     if m.checks.memory and m.instruction is not None and region.space == "global":
         m.written.setdefault(region, (m.instruction, int(piece.slots[0])))
+    return True
 
 
 def resolve(m: Machine, active: Active, space: str, addresses: Array, size: int, what: str) -> list[Piece]:

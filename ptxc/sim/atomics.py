@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptxc.sim.access import Piece, check_writable, resolve
+from ptxc.sim.access import Piece, resolve, writable
 from ptxc.sim.binding import Action, Modifiers, Reader, reader, writer
 from ptxc.sim.machine import Active, Machine
 from ptxc.sim.movement import ORDERS, SCOPES, address_reader, space_of
@@ -125,6 +125,8 @@ def _apply(
     """Do the operation at every address; the result is what each thread found there."""
     old = np.zeros(addresses.size, kind.dtype)
     for piece in resolve(m, active, space, addresses, kind.size, "atomic"):
+        if not writable(m, piece):
+            continue
         _checks(m, piece, kind.size)
         part = values if piece.where is None else [value[piece.where] for value in values]
         memory = piece.region.view(kind.size).view(kind.dtype)
@@ -163,7 +165,6 @@ def _in_turn(memory: Array, at: Index, values: list[Array], combine: Combine, fl
 
 
 def _checks(m: Machine, piece: Piece, size: int) -> None:
-    check_writable(m, piece)
     if piece.region is m.shared:
         if m.checks.race is not None:
             m.checks.race.atomic(m, piece, size)

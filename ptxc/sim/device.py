@@ -44,7 +44,10 @@ DEFAULT_MAX_STEPS = 20_000_000
 
 @dataclass(slots=True)
 class Statistics:
-    """What a launch did. ``instructions`` counts what threads executed, ``issued`` what the device ran at once."""
+    """What a launch did. ``instructions`` counts what threads executed, ``issued`` what the device ran at once.
+
+    ``opcodes`` counts what threads executed by spelling, branches and whatever else ends a block left out.
+    """
 
     ctas: int = 0
     threads: int = 0

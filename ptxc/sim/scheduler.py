@@ -44,7 +44,6 @@ class Scheduler:
         self._barriers = Barriers(m)
         self._lanes: dict[str, list[_Waiting]] = {}
         self._polled = 0
-        self.executed = [0] * len(kernel.blocks)
         self.threads_executed = [0] * len(kernel.blocks)
 
     def run(self) -> None:
@@ -82,7 +81,6 @@ class Scheduler:
 
     def _run_block(self, at: int, block: Block, active: Active) -> None:
         m = self._m
-        self.executed[at] += 1
         self.threads_executed[at] += active.index.size
         for instruction, action in block.actions:
             m.instruction = instruction
