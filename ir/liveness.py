@@ -34,6 +34,8 @@ class Liveness(NamedTuple):
     numbers: dict[Value, int]
     live_in: dict[Block, int]
     live_out: dict[Block, int]
+    #: What each instruction of a block reads (:func:`uses`), in order.
+    reads: dict[Block, list[list[Value]]]
 
 
 def liveness(kernel: Kernel) -> Liveness:
@@ -45,8 +47,9 @@ def liveness(kernel: Kernel) -> Liveness:
     numbers: dict[Value, int] = {}
     exposed: dict[Block, int] = {}
     defined: dict[Block, set[Value]] = {}
+    reads = {block: [uses(instr) for instr in block.instrs] for block in kernel.blocks}
     for block in kernel.blocks:
-        exposed[block], defined[block] = _scan(block, kernel.ssa, numbers)
+        exposed[block], defined[block] = _scan(block, reads[block], kernel.ssa, numbers)
     kept = {
         block: ~sum(1 << numbers[value] for value in values if value in numbers) for block, values in defined.items()
     }
@@ -65,15 +68,15 @@ def liveness(kernel: Kernel) -> Liveness:
                 if into != live_in[block]:
                     live_in[block] = into
                     changed = True
-    return Liveness(numbers, live_in, live_out)
+    return Liveness(numbers, live_in, live_out, reads)
 
 
-def _scan(block: Block, ssa: bool, numbers: dict[Value, int]) -> tuple[int, set[Value]]:
+def _scan(block: Block, reads: list[list[Value]], ssa: bool, numbers: dict[Value, int]) -> tuple[int, set[Value]]:
     """The values that a block reads before it defines them, numbered, and those that it defines."""
     exposed = 0
     defined = set(block.params)
-    for instr in block.instrs:
-        for value in uses(instr):
+    for instr, values in zip(block.instrs, reads, strict=True):
+        for value in values:
             if value not in defined:
                 exposed |= 1 << numbers.setdefault(value, len(numbers))
         # In register form a guarded instruction may leave its result as it was.

@@ -39,10 +39,11 @@ class Substitution:
         map_ = self.map
         if not map_:
             return
-        for operand in instr.operands:
-            if operand in map_ or (type(operand) is Mem and operand.base in map_):
-                instr.operands = tuple([self.resolve(operand) for operand in instr.operands])
-                break
+        operands = instr.operands
+        if not map_.keys().isdisjoint(operands) or (
+            instr.op.addresses and any(type(operand) is Mem and operand.base in map_ for operand in operands)
+        ):
+            instr.operands = tuple([self.resolve(operand) for operand in operands])
         if instr.guard is not None and instr.guard.predicate in map_:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):
@@ -54,6 +55,12 @@ class Substitution:
                     for block, args in instr.targets
                 ]
             )
+
+    def apply_to_edges(self, kernel: Kernel) -> None:
+        """Replace values that a loop's back edge passes: all other uses come after what defines them."""
+        if self.map:
+            for block in kernel.blocks:
+                self.apply(block.instrs[-1])
 
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""

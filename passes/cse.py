@@ -38,7 +38,7 @@ def run(kernel: Kernel) -> None:
         stack.append(added)
         stack += reversed(children[item])
     # A loop's back edge passes values that were merged after its header was visited.
-    substitution.apply_all(kernel)
+    substitution.apply_to_edges(kernel)
 
 
 def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution: Substitution) -> list[Hashable]:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
-from ptxc.ir.liveness import Liveness, liveness, uses
+from ptxc.ir.liveness import Liveness, liveness
 from ptxc.ir.types import PRED
 from ptxc.ir.values import Const, Mem, Operand, Value
 
@@ -99,9 +99,9 @@ class _Leaver:
             first = self.first[block] = position
             start: dict[Value, int] = dict.fromkeys(block.params, first)
             end: dict[Value, int] = {}
-            for instr in block.instrs:
+            for instr, reads in zip(block.instrs, live.reads[block], strict=True):
                 position += 2
-                for value in uses(instr):
+                for value in reads:
                     end[value] = position
                 # Where a guard is false, zeros are written before the instruction reads its operands.
                 defined = position if instr.guard is None else position - 1
@@ -148,15 +148,17 @@ class _Leaver:
 
     def rename(self) -> None:
         """Let every value of a class be its leader."""
-        if not self.leader:
+        leader = self.leader
+        if not leader:
             return
         find = self.find
         for block in self.kernel.blocks:
             block.params = [find(value) for value in block.params]
             for instr in block.instrs:
-                if instr.results:
+                if not leader.keys().isdisjoint(instr.results):
                     instr.results = tuple([find(value) for value in instr.results])
-                instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
+                if instr.op.addresses or not leader.keys().isdisjoint(instr.operands):
+                    instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
                 if instr.guard is not None:
                     instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)
                 if instr.targets:

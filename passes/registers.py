@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import liveness, uses
+from ptxc.ir.liveness import Liveness, liveness
 from ptxc.ir.types import BANKS, Type
 from ptxc.ir.values import Value
 
@@ -44,7 +44,7 @@ def count(kernel: Kernel) -> Registers:
         current = {bank: (out & mask).bit_count() for bank, mask in masks.items()}
         for bank, number in current.items():
             peaks[bank] = max(peaks[bank], number)
-        values.update(_walk_back(block, out, live.numbers, current, peaks))
+        values.update(_walk_back(block, out, live, current, peaks))
     counts = dict.fromkeys(BANKS, 0)
     for value in values:
         counts[value.type] += 1
@@ -52,12 +52,13 @@ def count(kernel: Kernel) -> Registers:
 
 
 def _walk_back(
-    block: Block, out: int, numbers: dict[Value, int], current: dict[Type, int], peaks: dict[Type, int]
+    block: Block, out: int, live: Liveness, current: dict[Type, int], peaks: dict[Type, int]
 ) -> Iterable[Value]:
     """Raise ``peaks`` to the most values that are live in the block; give the values that it defines or reads.
 
-    ``out`` are the values that are live at its end, by ``numbers``; ``current`` says how many, and is used up.
+    ``out`` are the values that are live at its end; ``current`` says how many, and is used up.
     """
+    numbers = live.numbers
     #: Whether each value met so far is live above the instruction that was looked at last.
     alive: dict[Value, bool] = {}
 
@@ -65,7 +66,7 @@ def _walk_back(
         known = alive.get(value)
         return known if known is not None else value in numbers and out >> numbers[value] & 1 == 1
 
-    for instr in reversed(block.instrs):
+    for instr, reads in zip(reversed(block.instrs), reversed(live.reads[block]), strict=True):
         for value in instr.results:
             if below(value):
                 # A guarded instruction may leave its result as it was.
@@ -74,7 +75,7 @@ def _walk_back(
                     current[value.type] -= 1
             else:
                 alive.setdefault(value, False)
-        for value in uses(instr):
+        for value in reads:
             if not below(value):
                 bank = value.type
                 current[bank] += 1

@@ -54,9 +54,10 @@ class _Simplifier:
         """The values that address memory or guard an instruction."""
         found = set()
         for instr in self.kernel.instrs():
-            for operand in instr.operands:
-                if type(operand) is Mem and isinstance(operand.base, Value):
-                    found.add(operand.base)
+            if instr.op.addresses:
+                for operand in instr.operands:
+                    if type(operand) is Mem and isinstance(operand.base, Value):
+                        found.add(operand.base)
             if instr.guard is not None:
                 found.add(instr.guard.predicate)
         return found
