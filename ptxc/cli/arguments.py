@@ -36,7 +36,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse ``args``, all of which must be known."""
         found, rest = super().parse_known_args(args, namespace)
-        options = [argument for argument in rest if argument.startswith("-") and argument != "-"]
+        if "--" in rest:  # what follows it are files
+            rest.remove("--")
+        options = [] if args and "--" in args else [word for word in rest if word.startswith("-") and word != "-"]
         if options:
             name = options[0].partition("=")[0]
             hint = f"{near(name, self._option_string_actions)}see `{self.prog} --help`"

@@ -47,7 +47,7 @@ def show(text: str) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a new file beside ``path`` and give it that name."""
+    """Write a new file beside ``path`` and give it that name. Only a kill -9 can leave it there."""
     new = path.with_name(f".ptxc-{os.urandom(6).hex()}")
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:

@@ -15,7 +15,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Protocol
 
 from ptxc.cli.files import STDIO, stem
@@ -163,22 +164,18 @@ def _graph_jobs(source: Source) -> list[Job]:
 
     graph = graph_of(io.BytesIO(source.data) if source.flows else source.given)
     return [
-        Job(
-            node.op.name or f"k_{node.node_id}",
-            lambda options, observer, node=node: compile_kernel(node, graph, options, observer),  # type: ignore[misc]
-        )
-        for node in kernel_nodes(graph)
+        Job(node.op.name or f"k_{node.node_id}", partial(compile_kernel, node, graph)) for node in kernel_nodes(graph)
     ]
 
 
 def _ir_jobs(source: Source) -> list[Job]:
-    return [
-        Job(
-            match[1] if (match := re.search(r"^kernel (\S+)", text, re.MULTILINE)) else "",
-            lambda options, observer, text=text: _compile_ir(source, text, options, observer),  # type: ignore[misc]
-        )
-        for text in split_kernels(source.text())
-    ]
+    from ptxc.ir.text import NAME
+
+    jobs = []
+    for text in split_kernels(source.text()):
+        match = re.search(rf"^kernel ({NAME}) ", text, re.MULTILINE)
+        jobs.append(Job(match[1] if match else "", partial(_compile_ir, source, text)))
+    return jobs
 
 
 def _compile_ir(source: Source, text: str, options: Options, observer: Observer | None) -> CompiledKernel:
@@ -194,9 +191,8 @@ def _compile_ir(source: Source, text: str, options: Options, observer: Observer 
 
 def split_kernels(text: str) -> list[str]:
     """The kernels of an IR text, each after so many empty lines that its lines keep their numbers."""
-    starts = [match.start() for match in re.finditer(r"^kernel ", text, re.MULTILINE)]
-    ends = [*starts[1:], len(text)]
-    return ["\n" * text.count("\n", 0, start) + text[start:end] for start, end in zip(starts, ends)] or [text]
+    starts = [0, *[match.start() for match in re.finditer(r"^kernel ", text, re.MULTILINE)][1:], len(text)]
+    return ["\n" * text.count("\n", 0, start) + text[start:end] for start, end in pairwise(starts)]
 
 
 def _where_to_start(given: str) -> str:

@@ -13,6 +13,8 @@ import pytest
 from cli_lab import COPIES, KERNELS, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, files, ptxc
 
 import ptxc as api
+from ptxc.cli.arguments import DEFAULT_TARGET
+from ptxc.driver import Options
 from ptxc.toolchain import assemble
 
 
@@ -50,6 +52,13 @@ def test_standard_input_and_gzip(tmp_path: Path) -> None:
     assert ptxc("compile", packed).out == expected
     assert ptxc("compile", "-", stdin=VECTOR_ADD.read_bytes()).out == expected
     assert ptxc("compile", "-", stdin=packed.read_bytes()).out == expected
+
+
+def test_files_that_look_like_options(tmp_path: Path) -> None:
+    (tmp_path / "-k.json").write_bytes(VECTOR_ADD.read_bytes())
+    assert ptxc("compile", "--", "-k.json", cwd=tmp_path).out == ptx_of(VECTOR_ADD)
+    assert ptxc("compile", VECTOR_ADD, "-o", "out", "--", "-k.json", cwd=tmp_path).status == 0
+    assert any(name.endswith("/-k.ptx") for name in files(tmp_path))
 
 
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
@@ -154,7 +163,8 @@ def test_target(target: str) -> None:
 
 
 def test_the_default_target_is_the_documented_one() -> None:
-    assert ".target sm_89\n" in ptxc("compile", VECTOR_ADD).out
+    assert Options().target == DEFAULT_TARGET
+    assert f".target {DEFAULT_TARGET}\n" in ptxc("compile", VECTOR_ADD).out
 
 
 def test_ptx_version() -> None:

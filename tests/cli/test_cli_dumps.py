@@ -176,6 +176,7 @@ def test_an_error_in_ir_names_its_line(tmp_path: Path) -> None:
         (["not.ir", "--start-at", "cse"], "line 1: expected 'kernel NAME target sm_NN threads N'"),
         (["binary.ir", "--start-at", "cse"], "cannot read the file: 'utf-8' codec"),
         (["absent.ir", "--start-at", "cse"], "absent.ir: cannot read the file: No such file or directory"),
+        (["before.ir", "--start-at", "cse"], "line 1: expected 'kernel NAME"),
         (["wrong.ir", "--start-at", "cse"], "the verifier refuses the IR"),
     ],
 )
@@ -184,9 +185,18 @@ def test_wrong_uses_of_ir(args: list[str], expected: str, tmp_path: Path) -> Non
     text = (tmp_path / "50-simplify.ir").read_text()
     (tmp_path / "k.ir").write_text(text)
     (tmp_path / "wrong.ir").write_text(re.sub(r"^    .* = cvta.*\n", "", text, count=1, flags=re.MULTILINE))
+    (tmp_path / "before.ir").write_text("what is this\n" + text)
     (tmp_path / "not.ir").write_text("{}")
     (tmp_path / "binary.ir").write_bytes(b"\xff\xfe")
     assert expected in ptxc("compile", *args, cwd=tmp_path).message
+
+
+def test_a_kernel_s_name_is_no_way_out_of_the_dump_folder(tmp_path: Path) -> None:
+    (tmp_path / "k.ir").write_text("kernel ../../evil target sm_89 threads 1\n" * 2)
+    result = ptxc("compile", tmp_path / "k.ir", "--start-at", "cse", "--dump-dir", tmp_path / "a/b/c")
+    assert result.status == 2
+    assert result.err.count("expected 'kernel NAME target sm_NN threads N'") == 2
+    assert not list(tmp_path.rglob("*evil*"))
 
 
 # ----------------------------------------------------------------------------- --disable, --verify-each, --time-passes
