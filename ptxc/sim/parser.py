@@ -277,8 +277,6 @@ class _Parser:
         token = self._token
         if token.text == "{":
             scope.items.append(self._scope())
-        elif token.text == ";":
-            self._take()
         elif token.text == ".reg":
             scope.items.extend(self._registers())
             self._expect(";")

@@ -228,13 +228,13 @@ def test_atomic_on_shared_memory_that_nothing_wrote() -> None:
 # race
 
 EXCHANGE = """
-    st.shared.u32 [%r12], %r1; BARRIER;
+    st.shared.u32 [%r12], %r1; BARRIER
     xor.b32 %r20, %r11, OTHER; add.u32 %r20, %r20, %r10; ld.shared.u32 %r21, [%r20];"""
 
 
 def exchange(barrier: str, other: int) -> str:
     """Each thread writes its word, then reads that of thread ``id ^ other``."""
-    return TILE + EXCHANGE.replace("BARRIER", barrier).replace("OTHER", str(4 * other))
+    return TILE + EXCHANGE.replace("BARRIER", barrier and f"{barrier};").replace("OTHER", str(4 * other))
 
 
 def test_read_after_write_without_a_barrier() -> None:

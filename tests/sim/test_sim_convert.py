@@ -115,8 +115,8 @@ def test_small_formats_by_instruction() -> None:
     assert got.tolist() == [0x7E01, 0x3858, 0x7F00, 0xFE38]
     assert evaluate("cvt.rn.f16x2.e4m3x2 %res, %a;", "u4", u16(0x3858)).tolist() == [0x3C004C00]
     assert evaluate("cvt.rn.satfinite.e5m2x2.f32 %res, %a, %b;", "u2", f(1.0), f(57344.0)).tolist() == [0x3C7B]
-    got = evaluate("cvt.rn.satfinite.e2m1x2.f32 %h10, %a, %b; mov.b16 %res, %h10;", "u2", f(6.0), f(-0.5))
-    assert got.tolist() == [0x79]
+    body = ".reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, %a, %b; mov.b16 %res, {pair, pair};"
+    assert evaluate(body, "u2", f(6.0), f(-0.5)).tolist() == [0x7979]
 
 
 def test_integers() -> None:
