@@ -40,7 +40,7 @@ LEVELS = ("cta", "warp", "lane")
 _WARP_SIZE = 32
 
 #: The special registers that differ between threads of a CTA, and in which group they are the same.
-_REGISTERS = {
+_REGISTERS: dict[Operand, int] = {
     Sym(f"%{name}"): level
     for level, names in ((WARP, ("warpid",)), (LANE, ("tid.x", "tid.y", "tid.z", "laneid", "clock", "clock64")))
     for name in names
@@ -48,6 +48,10 @@ _REGISTERS = {
 
 #: What gives each thread a value of its own, whatever it is given.
 _DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK)
+#: What may be the same in a warp although its operands are not.
+_ALIGNING = frozenset((opcodes.MOV, opcodes.SETP, opcodes.DIV, opcodes.SHR, opcodes.AND))
+#: What is not just as different between threads as its operands.
+_SPECIAL = frozenset((*_DIFFERENT, opcodes.LD, opcodes.TILE_COORDS, opcodes.TILE_GUARD))
 
 #: The group that an instruction needs together.
 _NEEDS: dict[Opcode, int] = {
@@ -56,6 +60,7 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.SHFL: WARP,
     opcodes.ACTIVEMASK: WARP,
 }
+_CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
 
 def run(kernel: Kernel) -> None:
@@ -82,7 +87,8 @@ class _Collectives:
         self.order = cfg.reverse_postorder(kernel)
         self.position = {block: index for index, block in enumerate(self.order)}
         self.after = cfg.immediate_postdominators(kernel)
-        self.levels: dict[Value, int] = {}
+        #: The level of each value and register that is not the same in the whole CTA.
+        self.levels: dict[Operand, int] = {**_REGISTERS} if kernel.threads > 1 else {}
         #: Values that count a warp's lanes up from a multiple of 32: comparing one with a multiple of 32 splits
         #: no warp.
         self.lane_counters: set[Value] = set()
@@ -98,34 +104,30 @@ class _Collectives:
     def run(self) -> None:
         # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
         while self.again:
-            self.again = False
+            self.again, self.tile = False, CTA
             for index, block in enumerate(self.order):
                 self.walk(index, block)
         for block in self.order:
-            self.check(block)
+            if any(instr.op in _CHECKED for instr in block.instrs):
+                self.check(block)
 
     # --------------------------------------------------------------------------------------------------- levels
 
     def walk(self, index: int, block: Block) -> None:
         """Raise what the block defines and passes on to the level of what it depends on."""
         levels = self.levels
+        get = levels.get
         for instr in block.instrs:
-            if instr.op is opcodes.TILE_GUARD:
-                self.tile = self.highest(instr.operands)
-            if not instr.results:
-                continue
-            if instr.op is opcodes.TILE_COORDS:
-                self.coordinates(instr)
-                continue
-            level = self.highest(instr.operands)
-            if instr.op in _DIFFERENT:
-                level = LANE
-            elif instr.op is opcodes.LD:
-                level = max(level, self.loaded(instr))
-            elif level == LANE and self.same_in_warp(instr):
-                level = WARP
-            if instr.guard is not None:
-                level = max(level, self.highest((instr.guard.predicate,)))
+            if instr.op in _SPECIAL or instr.guard is not None:
+                level = self.special(instr)
+            else:
+                level = CTA
+                for operand in instr.operands:
+                    found = get(operand, CTA)
+                    if found > level:
+                        level = found
+                if level == LANE and instr.op in _ALIGNING and self.same_in_warp(instr):
+                    level = WARP
             if level:
                 for value in instr.results:
                     if levels.get(value, CTA) < level:
@@ -137,21 +139,26 @@ class _Collectives:
         if len(terminator.targets) == 2:
             self.branch(index, block, terminator)
 
+    def special(self, instr: Instr) -> int:
+        """The level of an instruction's results that is not just that of its operands."""
+        if instr.op is opcodes.TILE_COORDS:
+            self.coordinates(instr)
+            return CTA
+        level = self.highest(instr.operands)
+        if instr.op is opcodes.TILE_GUARD:
+            self.tile = level
+        if instr.op in _DIFFERENT:
+            level = LANE
+        elif instr.op is opcodes.LD:
+            level = max(level, self.loaded(instr))
+        elif level == LANE and self.same_in_warp(instr):
+            level = WARP
+        return level if instr.guard is None else max(level, self.highest((instr.guard.predicate,)))
+
     def highest(self, operands: tuple[Operand, ...]) -> int:
         """The level of what depends on all of ``operands``."""
-        highest = CTA
-        for operand in operands:
-            kind = type(operand)
-            if kind is Mem:
-                operand = operand.base  # type: ignore[union-attr]
-                kind = type(operand)
-            if kind is Value:
-                level = self.levels.get(operand, CTA)  # type: ignore[arg-type]
-                if level > highest:
-                    highest = level
-            elif kind is Sym and operand in _REGISTERS and self.kernel.threads > 1:
-                highest = max(highest, _REGISTERS[operand])
-        return highest
+        bases = (operand.base if isinstance(operand, Mem) else operand for operand in operands)
+        return max((self.levels.get(base, CTA) for base in bases), default=CTA)
 
     def loaded(self, instr: Instr) -> int:
         """The level of what is loaded from one address."""

@@ -29,9 +29,10 @@ def run(kernel: Kernel) -> None:
         return
     counts: dict[Value, int] = dict.fromkeys((instr.results[0] for instr in products), 0)
     for instr in kernel.instrs():
-        for value in uses(instr):
-            if value in counts:
-                counts[value] += 1
+        if not counts.keys().isdisjoint(instr.operands) or instr.targets:
+            for value in uses(instr):
+                if value in counts:
+                    counts[value] += 1
     for block in kernel.blocks:
         _contract(kernel, block, counts)
 

@@ -47,7 +47,7 @@ def _needed(kernel: Kernel) -> set[Value]:
             for value in instr.results:
                 definitions[value] = instr
             if instr.op.effect in _EFFECTS:
-                work += _operands(instr)
+                work += instr.operands if instr.guard is None else _operands(instr)
             for target, args in instr.targets:
                 for value, arg in zip(target.params, args, strict=True):
                     passed.setdefault(value, []).append(arg)
@@ -60,7 +60,10 @@ def _needed(kernel: Kernel) -> set[Value]:
             continue
         needed.add(operand)
         definition = definitions.get(operand)
-        work += passed.get(operand, ()) if definition is None else _operands(definition)
+        if definition is None:
+            work += passed.get(operand, ())
+        else:
+            work += definition.operands if definition.guard is None else _operands(definition)
     return needed
 
 

@@ -61,14 +61,10 @@ def _walk_back(
     numbers = live.numbers
     #: Whether each value met so far is live above the instruction that was looked at last.
     alive: dict[Value, bool] = {}
-
-    def below(value: Value) -> bool:
-        known = alive.get(value)
-        return known if known is not None else value in numbers and out >> numbers[value] & 1 == 1
-
     for instr, reads in zip(reversed(block.instrs), reversed(live.reads[block]), strict=True):
         for value in instr.results:
-            if below(value):
+            known = alive.get(value)
+            if known or (known is None and value in numbers and out >> numbers[value] & 1):
                 # A guarded instruction may leave its result as it was.
                 if instr.guard is None:
                     alive[value] = False
@@ -76,10 +72,13 @@ def _walk_back(
             else:
                 alive.setdefault(value, False)
         for value in reads:
-            if not below(value):
+            known = alive.get(value)
+            if not known:
+                alive[value] = True
+                if known is None and value in numbers and out >> numbers[value] & 1:
+                    continue
                 bank = value.type
                 current[bank] += 1
                 if current[bank] > peaks[bank]:
                     peaks[bank] = current[bank]
-            alive[value] = True
     return alive

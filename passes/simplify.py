@@ -46,9 +46,12 @@ class _Simplifier:
             self.block(block)
         self.drop_unreachable()
         self.registers = self.find_registers()
-        while self.parameters():
-            pass
-        self.substitution.apply_all(self.kernel)
+        if self.parameters():
+            while self.parameters():
+                pass
+            self.substitution.apply_all(self.kernel)
+        else:
+            self.substitution.apply_to_edges(self.kernel)
 
     def find_registers(self) -> set[Value]:
         """The values that address memory or guard an instruction."""

@@ -7,12 +7,13 @@ branch to the next block is not written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 
 from ptxc.errors import TargetError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.opcodes import requirements
+from ptxc.ir.opcodes import Opcode, requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
 from ptxc.ir.values import Const, Operand, Sym, Value
 from ptxc.target import PtxVersion, Target
@@ -54,7 +55,7 @@ class _Entry:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.registers: dict[Value, str] = {}
+        self.texts: dict[Operand, str] = {}
         self.counts: dict[Type, int] = dict.fromkeys(BANKS, 0)
         self.labels = {
             block: f"$L{index}_{re.sub('[^A-Za-z0-9_]', '_', block.name)}" for index, block in enumerate(kernel.blocks)
@@ -98,15 +99,16 @@ class _Entry:
     # --------------------------------------------------------------------------------------------- instructions
 
     def instr(self, instr: Instr) -> str:
-        operands = instr.operands
-        results = [self.register(value) for value in instr.results]
-        name, parts = _SPELLINGS[instr.op](self, instr, results) if instr.op in _SPELLINGS else (
-            ".".join((instr.op.name, *instr.mods)), results + [self.operand(operand) for operand in operands]
-        )  # fmt: skip
-        text = f"{name} {', '.join(parts)};" if parts else f"{name};"
+        results = [self.texts.get(value) or self.operand(value) for value in instr.results]
+        operands = [self.texts.get(operand) or self.operand(operand) for operand in instr.operands]
+        spelling = _SPELLINGS.get(instr.op)
+        if spelling is None:
+            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(results + operands)}".rstrip()
+        else:
+            text = spelling(instr, results, operands)
         if instr.guard is not None:
-            text = f"@{'!' if instr.guard.negated else ''}{self.register(instr.guard.predicate)} {text}"
-        return f"    {text}"
+            text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
+        return f"    {text};"
 
     def terminator(self, instr: Instr, following: Block | None) -> list[str]:
         if instr.op is opcodes.RET:
@@ -128,17 +130,18 @@ class _Entry:
 
     # ------------------------------------------------------------------------------------------------- operands
 
-    def register(self, value: Value) -> str:
-        name = self.registers.get(value)
-        if name is None:
-            bank = value.type
-            name = self.registers[value] = f"%{bank.prefix}{self.counts[bank]}"
-            self.counts[bank] += 1
-        return name
-
     def operand(self, operand: Operand) -> str:
+        """The text of an operand, which is remembered: the next register of its bank for a value met first."""
+        text = self.texts.get(operand)
+        if text is None:
+            text = self.texts[operand] = self.new_text(operand)
+        return text
+
+    def new_text(self, operand: Operand) -> str:
         if isinstance(operand, Value):
-            return self.registers.get(operand) or self.register(operand)
+            bank = operand.type
+            self.counts[bank] += 1
+            return f"%{bank.prefix}{self.counts[bank] - 1}"
         if isinstance(operand, Const):
             if operand.type is F32:
                 return f"0f{operand.bits:08X}"
@@ -147,40 +150,51 @@ class _Entry:
             return str(operand.bits)
         if isinstance(operand, Sym):
             return operand.name
-        base = operand.base.name if isinstance(operand.base, Sym) else self.register(operand.base)
+        base = self.operand(operand.base)
         return f"[{base}+{operand.offset}]" if operand.offset else f"[{base}]"
 
-    # --------------------------------------------------------------------- instructions that PTX spells otherwise
 
-    def vector(self, registers: list[str]) -> str:
-        return registers[0] if len(registers) == 1 else f"{{{', '.join(registers)}}}"
-
-    def _ld(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        return ".".join((instr.op.name, *instr.mods)), [self.vector(results), self.operand(instr.operands[0])]
-
-    def _st(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        address, *values = map(self.operand, instr.operands)
-        return ".".join((instr.op.name, *instr.mods)), [address, self.vector(values)]
-
-    def _pack(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        return "mov.b32", [results[0], self.vector([self.operand(operand) for operand in instr.operands])]
-
-    def _unpack(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        return "mov.b32", [self.vector(results), self.operand(instr.operands[0])]
-
-    def _bitcast(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        return f"mov.b{instr.results[0].type.bits}", [results[0], self.operand(instr.operands[0])]
-
-    def _shfl(self, instr: Instr, results: list[str]) -> tuple[str, list[str]]:
-        operands = [self.operand(operand) for operand in instr.operands]
-        return ".".join((instr.op.name, *instr.mods)), ["|".join(results), *operands]
+@cache
+def _mnemonic(op: Opcode, mods: tuple[str, ...]) -> str:
+    return ".".join((op.name, *mods))
 
 
-_SPELLINGS = {
-    opcodes.LD: _Entry._ld,
-    opcodes.ST: _Entry._st,
-    opcodes.PACK: _Entry._pack,
-    opcodes.UNPACK: _Entry._unpack,
-    opcodes.BITCAST: _Entry._bitcast,
-    opcodes.SHFL: _Entry._shfl,
+# ------------------------------------------------------------------------- instructions that PTX spells otherwise
+
+
+def _vector(registers: list[str]) -> str:
+    return registers[0] if len(registers) == 1 else f"{{{', '.join(registers)}}}"
+
+
+def _ld(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"{_mnemonic(instr.op, instr.mods)} {_vector(results)}, {operands[0]}"
+
+
+def _st(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"{_mnemonic(instr.op, instr.mods)} {operands[0]}, {_vector(operands[1:])}"
+
+
+def _pack(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"mov.b32 {results[0]}, {_vector(operands)}"
+
+
+def _unpack(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"mov.b32 {_vector(results)}, {operands[0]}"
+
+
+def _bitcast(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"mov.b{instr.results[0].type.bits} {results[0]}, {operands[0]}"
+
+
+def _shfl(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"{_mnemonic(instr.op, instr.mods)} {', '.join(('|'.join(results), *operands))}"
+
+
+_SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
+    opcodes.LD: _ld,
+    opcodes.ST: _st,
+    opcodes.PACK: _pack,
+    opcodes.UNPACK: _unpack,
+    opcodes.BITCAST: _bitcast,
+    opcodes.SHFL: _shfl,
 }
