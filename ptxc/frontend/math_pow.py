@@ -17,7 +17,7 @@ _HUGE = 2.0**36
 
 
 def pow(w: Writer, x: Operand, y: Operand) -> Value:
-    """``x**y``, with all of C99's special cases. Error: that of ex2 plus 2 ulp."""
+    """``x**y``, with all of C99's special cases (annex F). Error: 2.4 ulp, at worst 4.5."""
     if w.arithmetic.fast:
         return w.ex2(w.multiply(y, w.lg2(x)))
     b = w.b
@@ -43,7 +43,8 @@ def _log2(w: Writer, x: Value) -> tuple[Value, Value]:
     """``log2(x)`` of a positive number as a sum of two f32, the second below the last bit of the first.
 
     ``log(m) = 2 * atanh(q / 2)`` for ``q = 2 * (m - 1) / (m + 1)``. q and its product with log2(e) carry a low part;
-    the rest of the series, a hundredth of the first term, does not.
+    the rest of the series, a hundredth of the first term, does not. q's low part counts by the derivative of
+    ``2 * atanh(q / 2)``, which is ``1 + q * q / 4`` and less.
     """
     exponent, mantissa, _, _ = decompose(w, x, _SQRT_HALF)
     u = w.sub(mantissa, 1.0)
