@@ -183,7 +183,10 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
             # (x + c) + d: one addition, and x's other sums meet it.
             x, c = inner.operands
             if isinstance(c, Const):
-                instr.operands = (x, integer(c.type, c.bits + b.bits))
+                total = integer(c.type, c.bits + b.bits)
+                if total.bits == 0:
+                    return x
+                instr.operands = (x, total)
     return None
 
 
