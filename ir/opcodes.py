@@ -88,6 +88,9 @@ class Opcode:
 
 OPCODES: dict[str, Opcode] = {}
 
+#: Types of which PTX has no constants: an instruction of one takes registers.
+REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
+
 _INT = "s16 u16 s32 u32 s64 u64"
 _BITS = "b16 b32 b64"
 _REAL = "f32 f64 f16 f16x2 bf16 bf16x2"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxc.ir.kernel import Edge, Guard, Instr, Kernel
-from ptxc.ir.values import Mem, Operand, Value
+from ptxc.ir.opcodes import REGISTERS_ONLY
+from ptxc.ir.values import Const, Mem, Operand, Value
 
 
 class Substitution:
@@ -43,7 +44,10 @@ class Substitution:
         if not map_.keys().isdisjoint(operands) or (
             instr.op.addresses and any(type(operand) is Mem and operand.base in map_ for operand in operands)
         ):
-            instr.operands = tuple([self.resolve(operand) for operand in operands])
+            resolved = [self.resolve(operand) for operand in operands]
+            if instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+                resolved = [o if isinstance(new, Const) else new for o, new in zip(operands, resolved, strict=True)]
+            instr.operands = tuple(resolved)
         if instr.guard is not None and instr.guard.predicate in map_:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):

@@ -20,7 +20,8 @@ Instructions
       many as the row takes, and a vector form stands before its type. The types of ``bitcast`` are equally wide.
       ``tile.coords`` has ``cells`` and ``aux``, and to group two of its axes ``group``, ``grouped`` and ``other``.
   12. There are as many results and operands as the signature says; ``atom`` takes a third operand for ``cas`` alone.
-  13. Every result and operand is of the kind and bank that its letter names.
+  13. Every result and operand is of the kind and bank that its letter names; instructions of f16, bf16 and their
+      pairs take no constants.
   14. Constants are normalised: integers and predicates signed in their bank's width, floats their bits.
   15. An address's base is a b64 register, in shared memory a b32 register or an array too, and in parameter space a
       parameter, which is loaded whole; the offset fits 32 bits, signed.
@@ -63,6 +64,7 @@ from ptxc.ir.opcodes import (
     END,
     MOV,
     READ,
+    REGISTERS_ONLY,
     SYNC,
     TILE_COORDS,
     WRITE,
@@ -398,6 +400,8 @@ class _Verifier:
         """Look at an operand that is no register of the bank that the instruction takes."""
         if isinstance(operand, Const) and operand.type is (B32 if slot.letter == "I" else slot.bank):
             self.constant(operand)
+            if slot.letter != "I" and instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+                self.report(13, f"a constant where {'.'.join((instr.op.name, *instr.mods))} takes a register")
         elif isinstance(operand, Mem) and slot.letter == "M":
             self.address(instr, operand, slot.space)
         elif isinstance(operand, Sym) and slot.letter == "A":

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import Opcode
+from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -54,9 +54,11 @@ class _Simplifier:
             self.substitution.apply_to_edges(self.kernel)
 
     def find_registers(self) -> set[Value]:
-        """The values that address memory or guard an instruction."""
-        found = set()
+        """The values that address memory, guard an instruction, or are operands of one that takes no constants."""
+        found: set[Value] = set()
         for instr in self.kernel.instrs():
+            if instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+                found.update(operand for operand in instr.operands if type(operand) is Value)
             if instr.op.addresses:
                 for operand in instr.operands:
                     if type(operand) is Mem and isinstance(operand.base, Value):

@@ -8,7 +8,7 @@ from random import Random
 
 from ptxc.ir import cfg, opcodes, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
-from ptxc.ir.opcodes import OPCODES, Opcode, signature
+from ptxc.ir.opcodes import OPCODES, REGISTERS_ONLY, Opcode, signature
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 
@@ -99,7 +99,10 @@ class _Maker:
         count = most if "cas" in mods else self.random.randint(row.least_operands, most)
         spaces = iter([mod for mod in mods if mod in ("global", "shared", "const", "local")])
         operands = tuple(
-            self.operand(op, letter, bank, spaces) for letter, bank in zip(row.letters[:count], row.operands)
+            self.register(bank)
+            if bank and mods and mods[-1] in REGISTERS_ONLY
+            else self.operand(op, letter, bank, spaces)
+            for letter, bank in zip(row.letters[:count], row.operands)
         )
         shown = row.results[: self.random.randint(row.least_results, len(row.results))]
         results = tuple(self.result(bank) for bank in shown if bank is not None)
@@ -114,7 +117,7 @@ class _Maker:
         if op is opcodes.CP_ASYNC:
             return (self.random.choice(("ca", "cg")), "shared", "global")
         names = sorted(op.modifiers - {"param", "v2", "v4"})
-        kinds = [name for name in names if name in types.OF_MODIFIER]
+        kinds = [name for name in names if name in types.OF_MODIFIER and self.takes(name)]
         others = [name for name in names if name not in types.OF_MODIFIER]
         chosen = self.random.sample(others, min(2, len(others)))
         if "wide" in chosen:
@@ -123,6 +126,11 @@ class _Maker:
             chosen += self.random.choice(([], ["v2"], ["v4"]))
         wanted = 2 if "D" in op.results else min(1, len(kinds))
         return (*chosen, *(self.random.choice(kinds) for _ in range(wanted)))
+
+    def takes(self, kind: str) -> bool:
+        """Whether there are operands for an instruction of this type: of some types only registers are."""
+        seen = {value.type for value in self.visible}
+        return kind not in REGISTERS_ONLY or {types.OF_MODIFIER[kind], B32, PRED} <= seen
 
     def operand(self, op: Opcode, letter: str, bank: Type | None, spaces: Iterator[str]) -> Operand:
         random = self.random
