@@ -50,7 +50,6 @@ F32_T = ElementType("f32", F32, "f32", 4)
 F16_T = ElementType("f16", B16, "b16", 2)
 BF16_T = ElementType("bf16", B16, "b16", 2)
 F64_T = ElementType("f64", F64, "f64", 8)
-F16X2_T = ElementType("f16x2", B32, "b32", 4)
 BOOL_T = ElementType("bool", PRED, "u8", 1)
 I32_T = _integer("i32", 32, True)
 I64_T = _integer("i64", 64, True)
@@ -58,7 +57,7 @@ I64_T = _integer("i64", 64, True)
 _TYPES: dict[str, ElementType] = {
     t.name: t
     for t in (
-        F32_T, F16_T, BF16_T, F64_T, F16X2_T, BOOL_T, I32_T, I64_T,
+        F32_T, F16_T, BF16_T, F64_T, BOOL_T, I32_T, I64_T,
         _integer("i16", 16, True), _integer("u8", 8, False), _integer("u16", 16, False),
         _integer("u32", 32, False), _integer("u64", 64, False),
     )
@@ -75,7 +74,7 @@ _C_NAMES: dict[str, str] = {
 def element_type(name: str) -> ElementType:
     """The element type with Emmy's or C's ``name``.
 
-    Raises UnsupportedError for one that scalar code cannot compute with (fp8, packed fp4).
+    Raises UnsupportedError for one that scalar code cannot compute with (fp8, packed fp4, pairs of f16).
     """
     found = _TYPES.get(name) or _TYPES.get(_C_NAMES.get(name, ""))
     if found is None:

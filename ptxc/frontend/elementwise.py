@@ -16,7 +16,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import B32, B64, PRED
-from ptxc.ir.values import Const, Operand, integer, real
+from ptxc.ir.values import FALSE, Const, Operand, integer, real
 
 #: Operators of expressions, as the operation that computes them on floats.
 OF_OPERATOR: dict[str, str] = {
@@ -83,6 +83,8 @@ _INTEGER: dict[str, tuple[Opcode, tuple[str, ...], bool]] = {
     "bitwise_xor": (opcodes.XOR, (), False),
 }
 _INTEGER_OPS = frozenset((*_INTEGER, "bitwise_count"))
+#: What C computes of integers as integers though the result may be a float.
+_EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", "copy", "pad", *COMPARISONS])
 
 #: Accumulation: each combining operation with its canonical name and its neutral element.
 COMBINES: dict[str, tuple[str, float]] = {
@@ -111,8 +113,14 @@ def assign(
     if name == "bitcast":
         return _bitcast(b, args, type)
     result = type if type is not None else promote(name, args)
-    if result.is_integer and name in _INTEGER_OPS and args and all(arg.type.is_integer for arg in args):
-        return _integer(b, name, args, result, hint)
+    if args and all(arg.type.is_integer for arg in args):
+        if result.is_integer and name in _INTEGER_OPS:
+            return _integer(b, name, args, result, hint)
+        if name in _EXACT:
+            return convert(b, _exact(b, name, args, hint), result)
+    if name == "where" and len(args) == 3 and args[1].type.is_integer and args[2].type.is_integer:
+        common = _c_type(args[1:])
+        return convert(b, _choose(b, truth(b, args[0]), args[1:], common, hint), result)
     if result is F16_T and name in _NATIVE_F16 and all(arg.type is F16_T for arg in args):
         return compute(b, name, args, F16_T, arithmetic, hint)
     if name == "bitwise_not" and result not in (F32_T, BOOL_T):
@@ -163,7 +171,12 @@ def combine(
     b: Builder, name: str, left: Typed, right: Typed, type: ElementType, arithmetic: Arithmetic, hint: str
 ) -> Typed:
     """One step of an accumulation in ``type``: ``left op right``."""
-    canonical = COMBINES[name][0] if name in COMBINES else "add"
+    if name not in COMBINES:
+        raise InputError(f"nothing accumulates with {name!r}", hint=f"accumulate with one of {', '.join(COMBINES)}")
+    canonical = COMBINES[name][0]
+    if type is BOOL_T or (type.is_integer and not (left.type.is_integer and right.type.is_integer)):
+        both = tuple(convert(b, value, F32_T) for value in (left, right))
+        return convert(b, compute(b, canonical, both, F32_T, arithmetic, hint), type)
     left, right = convert(b, left, type), convert(b, right, type)
     if type.is_integer:
         if canonical in ("maximum", "minimum"):
@@ -185,14 +198,36 @@ def _mask(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, hin
     """Logic on masks, in which any value but zero is true."""
     first = truth(b, args[0])
     if name == "where":
-        if args[1].operand == args[2].operand:
-            return args[1]
-        return Typed(b.selp(type.bank.name, args[1].operand, args[2].operand, first, hint), type)
+        return _choose(b, first, args[1:], type, hint)
     if name == "bitwise_not":
         return _as_float(b, compare(b, "eq", args[0], constant(0.0, type)), type, hint)
     op = opcodes.AND if name == "bitwise_and" else opcodes.OR
     both = b.emit(op, ("pred",), PRED, (first, truth(b, args[1])), "p")
     return _as_float(b, both, type, hint)
+
+
+def _choose(b: Builder, predicate: Operand, args: tuple[Typed, ...], type: ElementType, hint: str) -> Typed:
+    """The first of two operands where ``predicate`` holds, else the second, in ``type``."""
+    chosen, other = (convert(b, arg, type) for arg in args)
+    if isinstance(predicate, Const) or chosen.operand == other.operand:
+        return other if predicate == FALSE else chosen
+    return Typed(b.selp(type.bank.name, chosen.operand, other.operand, predicate, hint), type)
+
+
+def _exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str) -> Typed:
+    """An operation of integers in C's common type, whatever its result becomes."""
+    if len(args) != ARITY[name]:
+        raise InputError(f"{name!r} takes {ARITY[name]} operands, not {len(args)}")
+    if name in ("copy", "pad"):
+        return args[0]
+    if name == "square":
+        return _integer(b, "multiply", (*args, *args), _c_type(args), hint)
+    common = _c_type(args)
+    if name not in COMPARISONS:
+        return _integer(b, name, args, common, hint)
+    left, right = (convert(b, arg, common).operand for arg in args)
+    kind = f"{'s' if common.signed else 'u'}{common.bank.bits}"
+    return Typed(b.setp(f"{COMPARISONS[name]}.{kind}", left, right, hint), BOOL_T)
 
 
 def _floor_divide(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic) -> Typed:
@@ -222,8 +257,11 @@ def _floor_divide(b: Builder, name: str, args: tuple[Typed, ...], type: ElementT
 def _integer(b: Builder, name: str, args: tuple[Typed, ...], result: ElementType, hint: str) -> Typed:
     """An operation of integers in C's common type, converted to ``result``."""
     if name == "bitwise_count":
-        # The count is of the operand in the result's width, as __popc and __popcll take it.
-        return convert(b, popcount(b, convert(b, args[0], result)), result)
+        if len(args) != 1:
+            raise InputError(f"{name!r} takes 1 operand, not {len(args)}")
+        # __popcll where the result has 64 bits, else __popc: the operand becomes what they take.
+        taken = element_type("u64" if result.bank is B64 else "u32")
+        return convert(b, popcount(b, convert(b, args[0], taken)), result)
     row = _INTEGER.get(name)
     if row is None:
         raise UnsupportedError(f"operation {name!r} of {result.name} is not supported")

@@ -156,7 +156,10 @@ class Expressions(Integers):
         self._mentioned.add(name)
         entry = self.names.find(name)
         if entry is not None:
-            return self._integer_value(entry) if isinstance(entry, Typed) and entry.type.is_integer else entry
+            # A u64 stays one until something is computed with it: sums are signed.
+            if isinstance(entry, Typed) and entry.type.is_integer and entry.type.name != "u64":
+                return self._integer_value(entry)
+            return entry
         if name == "lane":
             return self.modulo(self.special("tid.x"), constant(32))
         if name == "warp":
@@ -224,9 +227,9 @@ class Expressions(Integers):
         return result
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:
-        """C's promotion of a bool to 0 or 1."""
-        if isinstance(value, Typed) and value.type is BOOL_T:
-            return self._integer_value(convert.convert(self.builder, value, I32_T))
+        """An operand: C's promotion of a bool to 0 or 1, and integers as sums."""
+        if isinstance(value, Typed) and (value.type is BOOL_T or value.type.is_integer):
+            return self.as_linear(value)
         return value
 
     def arithmetic_op(self, op: str, left: Linear, right: Linear) -> Linear:

@@ -310,7 +310,7 @@ class Memory:
 
 #: How atomic additions are spelled; the hardware adds these types only.
 _ATOMIC_ADD: dict[str, tuple[str, ...]] = {
-    "f32": ("f32",), "f64": ("f64",), "f16": ("noftz", "f16"), "bf16": ("noftz", "bf16"), "f16x2": ("noftz", "f16x2"),
+    "f32": ("f32",), "f64": ("f64",), "f16": ("noftz", "f16"), "bf16": ("noftz", "bf16"),
     "i32": ("s32",), "u32": ("u32",), "i64": ("u64",), "u64": ("u64",),
 }  # fmt: skip
 

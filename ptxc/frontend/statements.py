@@ -132,7 +132,7 @@ def let(k: Lowering, stmt: Let, path: str) -> None:
 def select(k: Lowering, stmt: Select, path: str) -> None:
     """``name`` is the value of the first branch whose predicate holds, else of the last branch."""
     values = [k.value(branch.value) for branch in stmt.branches]
-    type = elementwise.promote("", tuple(values))
+    type = elementwise.promote("add", tuple(values))
     chosen = convert.convert(k.builder, values[-1], type)
     for branch, value in zip(reversed(stmt.branches[:-1]), reversed(values[:-1]), strict=True):
         predicate = k.expressions.condition(branch.select)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from emmy.compiler.dtype import get as emmy_dtype
 from emmy.compiler.graph import Graph, Hints
+from emmy.compiler.ir import stmt as _stmt
 from emmy.compiler.ir.axis import Axis
 from emmy.compiler.ir.base import ConstantOp, InputOp
 from emmy.compiler.ir.expr import BinaryExpr, Expr, Literal, Var
-from emmy.compiler.ir.kernel.ir import KernelOp, Tile
-from emmy.compiler.ir.stmt import Body
+from emmy.compiler.ir.kernel import ir as _kernel
+from emmy.compiler.ir.kernel.ir import KernelOp
 from emmy.compiler.tensor import Tensor
 from numpy.typing import NDArray
 
@@ -39,6 +40,29 @@ SANITIZERS = ("memory", "race", "init", "sync")
 
 
 # ------------------------------------------------------------------------------------------------------ building
+
+#: Emmy's statements, whose constructors take more than their annotations say (bodies as tuples, operations by name).
+Accum: Any = _stmt.Accum
+Assign: Any = _stmt.Assign
+Cond: Any = _stmt.Cond
+CpAsyncCommit: Any = _kernel.CpAsyncCommit
+CpAsyncCopy: Any = _kernel.CpAsyncCopy
+CpAsyncWait: Any = _kernel.CpAsyncWait
+Init: Any = _stmt.Init
+Let: Any = _stmt.Let
+Load: Any = _stmt.Load
+Loop: Any = _stmt.Loop
+Select: Any = _stmt.Select
+SelectBranch: Any = _stmt.SelectBranch
+Smem: Any = _kernel.Smem
+StridedLoop: Any = _stmt.StridedLoop
+Sync: Any = _kernel.Sync
+Tile: Any = _kernel.Tile
+TreeHalve: Any = _kernel.TreeHalve
+WarpBroadcast: Any = _kernel.WarpBroadcast
+WarpShuffle: Any = _kernel.WarpShuffle
+Write: Any = _stmt.Write
+ZeroPrologue: Any = _stmt.ZeroPrologue
 
 
 def lit(value: int | float | Expr) -> Expr:
@@ -66,14 +90,14 @@ def dtype(name: str) -> Any:
     return emmy_dtype(name)
 
 
-def tile(axes: Mapping[str, Any], body: Iterable[Any], threads: int | None = None, **fields: Any) -> Tile:
+def tile(axes: Mapping[str, Any], body: Iterable[Any], threads: int | None = None, **fields: Any) -> Any:
     """A tile over ``axes`` (name: extent)."""
     coordinates = tuple(Axis(name, extent) for name, extent in axes.items())
-    return Tile(axes=coordinates, body=Body(tuple(body)), block_threads=threads, **fields)
+    return Tile(axes=coordinates, body=tuple(body), block_threads=threads, **fields)
 
 
 def kernel_graph(
-    body: Iterable[Any] | Tile, inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], *,
+    body: Any, inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], *,
     hints: Mapping[str, Any] | None = None, constants: Mapping[str, Any] | None = None, name: str = "k", **fields: Any,
 ) -> Graph:  # fmt: skip
     """A graph of one kernel. ``constants`` are the values of inputs that are scalar constants."""
@@ -83,7 +107,7 @@ def kernel_graph(
         made = ConstantOp(name=buffer, value=(constants or {})[buffer]) if known else InputOp()
         graph.add_node(made, [], output=_tensor(buffer, spec), node_id=buffer)
     tensors = tuple(_tensor(buffer, spec) for buffer, spec in outputs.items())
-    stmts = Body((body,) if isinstance(body, Tile) else tuple(body))
+    stmts = _stmt.Body((body,) if isinstance(body, _kernel.Tile) else tuple(body))
     first = next(iter(outputs))
     graph.add_node(KernelOp(body=stmts, name=name, **fields), [*inputs], outputs=tensors, node_id=first)
     graph.inputs, graph.outputs = [*inputs], [*outputs]
@@ -203,3 +227,80 @@ def nvcc_ptx(source: str, target: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{done.stderr}\n{source}"
         return path.with_suffix(".ptx").read_text()
+
+
+# ---------------------------------------------------------------------------------------- many cases in one kernel
+
+
+class Cases:
+    """Pointwise cases, each some statements and the name of their result, all in one kernel over ``count`` cells.
+
+    Inputs are arrays of one element a cell; a statement reads them at the axis ``i``. Results are stored as ``kind``.
+    """
+
+    def __init__(self, count: int, inputs: Mapping[str, tuple[str, Array]]) -> None:
+        self.count = count
+        self.inputs = inputs
+        self._stmts: list[Any] = [Load(name, f"in_{name}", (Var("i"),)) for name in inputs]
+        self._results: dict[str, list[tuple[str, str]]] = {}
+        self._expected: dict[str, Array] = {}
+        #: How far a result may be off, relative and absolute.
+        self._near: dict[str, tuple[float, float]] = {}
+        self._names = 0
+
+    def fresh(self) -> str:
+        """A name for a value."""
+        self._names += 1
+        return f"v{self._names}"
+
+    def add(self, label: str, stmts: Iterable[Any], result: str, kind: str, expected: Any, near: float = 0.0) -> None:
+        """One case, whose result must equal ``expected``, or be as near to it, relative to it or to 1."""
+        self._stmts += stmts
+        self._results.setdefault(kind, []).append((label, result))
+        assert label not in self._expected, label
+        self._expected[label] = np.broadcast_to(np.asarray(expected), (self.count,))
+        self._near[label] = (near, near)
+
+    def graph(self) -> Graph:
+        writes = [
+            Write(f"out_{kind}", (lit(at), Var("i")), result)
+            for kind, rows in self._results.items()
+            for at, (_, result) in enumerate(rows)
+        ]
+        buffers = {f"in_{name}": ((self.count,), kind) for name, (kind, _) in self.inputs.items()}
+        outputs = {f"out_{kind}": ((len(rows), self.count), kind) for kind, rows in self._results.items()}
+        return kernel_graph(tile({"i": self.count}, [*self._stmts, *writes]), buffers, outputs)
+
+    def check(self, runner: Callable[..., dict[str, Array]] | None = None, **options: Any) -> None:
+        """Execute, by ptxc's PTX or what ``runner`` makes, and compare every case."""
+        got = (runner or run)(
+            self.graph(), {f"in_{name}": array for name, (_, array) in self.inputs.items()}, **options
+        )
+        wrong = []
+        for kind, rows in self._results.items():
+            for at, (label, _) in enumerate(rows):
+                wrong += self._compare(label, kind, got[f"out_{kind}"][at])
+        assert not wrong, "\n".join(wrong)
+
+    def _compare(self, label: str, kind: str, got: Array) -> list[str]:
+        expected, (relative, absolute) = self._expected[label], self._near[label]
+        if kind == "bf16":
+            got = of_bfloat(got)
+        if np.allclose(got.astype(np.float64), expected.astype(np.float64), relative, absolute, equal_nan=True) and (
+            relative or np.array_equal(got, expected.astype(got.dtype), equal_nan=got.dtype.kind == "f")
+        ):
+            return []
+        at = int(np.flatnonzero(~np.isclose(got, expected, relative, absolute, equal_nan=True))[:1].sum())
+        inputs = {name: array[at] for name, (_, array) in self.inputs.items()}
+        return [f"{label}: {got[at]}, not {expected[at]}, for {inputs}"]
+
+
+def of_bfloat(bits: Array) -> NDArray[np.float32]:
+    """The numbers that bfloat16 bits spell."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bfloat(numbers: Array) -> NDArray[np.uint16]:
+    """Numbers as bfloat16 bits, to nearest even."""
+    bits = numbers.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
