@@ -9,10 +9,16 @@ Everything else is in the modules: :mod:`ptxc.driver` is the compilation, one st
 raises; :mod:`ptxc.device` runs PTX without a GPU.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
+# Not late like the rest: a later import of the package of that name would take the function's place.
 from ptxc.device import device
-from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_module
-from ptxc.errors import CompileError
-from ptxc.launch import Launch
+
+if TYPE_CHECKING:
+    from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_module
+    from ptxc.errors import CompileError
+    from ptxc.launch import Launch
 
 __version__ = "0.1.0"
 
@@ -27,3 +33,14 @@ __all__ = [
     "compile_module",
     "device",
 ]
+
+_HOMES = {"CompileError": "errors", "Launch": "launch"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for only now: the command line's help needs none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f"ptxc.{_HOMES.get(name, 'driver')}"), name)
+    globals()[name] = found
+    return found
