@@ -1,0 +1,263 @@
+"""Random kernels that end: what the frontend makes of nested conditions and loops, in SSA form, on integers."""
+
+from __future__ import annotations
+
+from random import Random
+
+from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
+from ptxc.ir.kernel import Block, Guard, Instr, Kernel, Param, Shared
+from ptxc.ir.opcodes import OPCODES
+from ptxc.ir.types import B32, B64, PRED, Type
+from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
+
+#: What the parameters are when a kernel is executed.
+ARGUMENTS = [
+    {"out": 1 << 20, "src": 1 << 22, "n": n, "m": m} for n, m in ((0, 0), (1, 5), (7, -3), (-1, 64), (2**31 - 1, 33))
+]
+
+_CONSTANTS = (0, 0, 1, 1, 2, 3, 7, 8, 31, 32, 64, 100, 641, -1, -1, -2, -32, 2**31 - 1, -(2**31))
+
+_INTEGER_FORMS = [
+    "add.s32", "add.u32", "add.sat.s32", "sub.s32", "mul.lo.s32", "mul.lo.u32", "mul.hi.s32", "mul.hi.u32", "div.u32",
+    "div.s32", "rem.u32", "rem.s32", "and.b32", "or.b32", "xor.b32", "shl.b32", "shr.b32", "shr.s32", "shr.u32",
+    "min.s32", "max.u32", "mad.lo.s32", "mad.lo.u32", "not.b32", "neg.s32", "abs.s32", "mov.b32", "selp.b32",
+    "cvt.u32.u64", "cvt.s32.s8", "cvt.u8.s32", "cvt.s8.u32", "cvt.sat.u8.s32", "cvt.sat.s32.u64",
+]  # fmt: skip
+_WIDE_FORMS = [
+    "mul.wide.s32", "mul.wide.u32", "mad.wide.s32", "mad.wide.u32", "add.s64", "sub.u64", "div.u64", "rem.u64",
+    "mul.lo.s64", "cvt.u64.u32", "cvt.s64.s32", "shl.b64", "shr.s64", "and.b64", "selp.b64", "mad.lo.s64", "max.s64",
+    "mov.b64",
+]  # fmt: skip
+_PREDICATE_FORMS = [
+    "setp.lt.s32", "setp.ge.u32", "setp.eq.s32", "setp.ne.b32", "setp.le.s64", "setp.gt.u32", "and.pred", "or.pred",
+    "xor.pred", "not.pred", "mov.pred",
+]  # fmt: skip
+#: The forms that have a result of each bank.
+FORMS = {B32: _INTEGER_FORMS, B64: _WIDE_FORMS, PRED: _PREDICATE_FORMS}
+
+
+def random_program(seed: int, *, threads: int = 1, collective: bool = False, tile: str = "") -> Kernel:
+    """A kernel whose threads differ if there are several; ``collective`` ones meet here and there.
+
+    ``tile`` is the extents of a tile, with whose guard the kernel begins, as the text form writes it: ``"3, %n"``.
+    """
+    return _Maker(Random(seed), threads, collective).make(tile)
+
+
+class _Maker:
+    def __init__(self, random: Random, threads: int, collective: bool) -> None:
+        self.random = random
+        self.kernel = Kernel("random", "sm_90", threads)
+        self.kernel.params = [Param("out", "u64", 4), Param("src", "u64", 4), Param("n", "u32"), Param("m", "u32")]
+        self.kernel.shared = [Shared("tile", 1024, 16)]
+        entry = Block(self.kernel.fresh("entry"))
+        self.kernel.blocks.append(entry)
+        self.builder = Builder(self.kernel, entry)
+        self.collective = collective
+        #: What may be used at the place that is being written.
+        self.visible: list[Value] = []
+        #: Statements that may still be written.
+        self.budget = random.randint(8, 30)
+        self.exits: list[tuple[Block, list[Type]]] = []
+
+    def make(self, tile: str) -> Kernel:
+        for param in self.kernel.params:
+            type = B64 if param.type == "u64" else B32
+            value = self.builder.emit(opcodes.LD, ("param", param.type), type, (Mem(Sym(param.name)),), param.name)
+            self.visible.append(value)
+        self.out, self.src, n, _ = self.visible
+        if self.kernel.threads > 1:
+            self.visible.append(self.builder.emit(opcodes.MOV, ("u32",), B32, (Sym("%tid.x"),), "tid"))
+            self.visible.append(
+                self.builder.emit(opcodes.SHR, ("u32",), B32, (self.visible[-1], integer(B32, 5)), "warp")
+            )
+        if tile:
+            extents = tuple(n if text == "%n" else integer(B32, int(text)) for text in tile.split(", "))
+            results = (*(self.kernel.value(B32, "a") for _ in extents), self.kernel.value(PRED, "inside"))
+            mods = (f"cells={self.kernel.threads}", "aux=0")
+            self.visible += self.builder.multi(opcodes.TILE_COORDS, mods, results, extents)
+            self.builder.effect(opcodes.TILE_GUARD, (), (results[-1],))
+        self.statements(3)
+        while self.budget > 0:
+            self.statements(3)
+        for value in self.random.sample(self.visible, min(5, len(self.visible))):
+            self.store(value)
+        self.builder.ret()
+        return self.kernel
+
+    # ------------------------------------------------------------------------------------------------- statements
+
+    def statements(self, depth: int) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            self.budget -= 1
+            kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic]
+            if depth and self.budget > 0:
+                kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2
+            if self.collective:
+                kinds += [self.meet] * 2
+            self.random.choice(kinds)()
+
+    def compute(self, type: Type | None = None) -> Value:
+        type = type or self.random.choice((B32, B32, B32, B64, PRED))
+        name, *mods = self.random.choice(FORMS[type]).split(".")
+        op = OPCODES[name]
+        row = opcodes.signature(op, tuple(mods))
+        assert row is not None
+        operands = tuple(self.operand(bank) for bank in row.operands if bank is not None)
+        value = self.builder.emit(op, tuple(mods), type, operands, self.random.choice(("x", "y", "z")))
+        self.visible.append(value)
+        return value
+
+    def store(self, value: Value | None) -> None:
+        value = value or self.random.choice(self.visible)
+        if value.type is PRED:
+            value = self.builder.selp("b32", integer(B32, 1), integer(B32, 0), value)
+        address = Mem(self.out, 8 * self.random.randrange(8))
+        self.builder.effect(opcodes.ST, ("global", value.type.name), (address, value), guard=self.guard())
+
+    def load(self) -> None:
+        base: Value = self.random.choice((self.src, self.out, self.out))
+        mods = ("global", "nc", "b32") if base is self.src and self.random.random() < 0.5 else ("global", "b32")
+        if self.random.random() < 0.3:
+            at = self.builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 60))
+            base = self.builder.binary(opcodes.ADD, "s64", base, self.builder.cvt("u64.u32", at))
+        value = self.kernel.value(B32, "v")
+        operands = (Mem(base, 8 * self.random.randrange(6)),)
+        self.builder.block.instrs.append(Instr(opcodes.LD, mods, (value,), operands, guard=self.guard()))
+        self.visible.append(value)
+
+    def atomic(self) -> None:
+        mods = ("global", self.random.choice(("add", "max", "exch")), "u32")
+        if mods[1] == "exch":
+            mods = ("global", "exch", "b32")
+        value = self.kernel.value(B32, "old")
+        operands = (Mem(self.out, 4 * self.random.randrange(4)), self.operand(B32))
+        self.builder.block.instrs.append(Instr(opcodes.ATOM, mods, (value,), operands, guard=self.guard()))
+        if self.random.random() < 0.5:
+            self.visible.append(value)
+
+    def meet(self) -> None:
+        kind = self.random.randrange(4)
+        if kind == 0:
+            self.builder.effect(opcodes.BAR, ("sync",), (integer(B32, 0),))
+        elif kind == 1:
+            self.builder.effect(opcodes.BAR_WARP, (), (integer(B32, -1),))
+        elif kind == 2:
+            self.builder.effect(opcodes.BAR, ("sync",), (integer(B32, 1), integer(B32, 32)))
+        else:
+            mask = self.builder.emit(opcodes.ACTIVEMASK, ("b32",), B32, (), "mask")
+            operands = (self.operand(B32), integer(B32, 1), integer(B32, 31), mask)
+            self.visible.append(self.builder.emit(opcodes.SHFL, ("sync", "bfly", "b32"), B32, operands, "other"))
+
+    def condition(self, depth: int) -> None:
+        """An ``if``, perhaps with an ``else``, whose ways pass values to where they meet, or of which one ends."""
+        builder, types = self.builder, self.types()
+        predicate = self.operand(PRED)
+        then, join = builder.new_block("then"), builder.new_block("join")
+        before = self.visible.copy()
+        if self.random.random() < 0.5:
+            otherwise = builder.new_block("else")
+            builder.branch_if(predicate, then, otherwise)
+        else:
+            otherwise = None
+            builder.branch_if(predicate, *self.either(then, join, (), self.operands(types)))
+        builder.start(then)
+        self.statements(depth)
+        if otherwise is not None and self.random.random() < 0.15:
+            builder.ret()
+        else:
+            builder.branch(join, self.operands(types))
+        self.visible = before.copy()
+        if otherwise is not None:
+            builder.start(otherwise)
+            self.statements(depth)
+            builder.branch(join, self.operands(types))
+            self.visible = before
+        self.enter(join, types)
+
+    def either(self, a: Block, b: Block, args: tuple[Operand, ...], other: tuple[Operand, ...]) -> tuple[
+        Block, Block, tuple[Operand, ...], tuple[Operand, ...]
+    ]:  # fmt: skip
+        """The two targets of a branch, in either order."""
+        return (a, b, args, other) if self.random.random() < 0.5 else (b, a, other, args)
+
+    def loop(self, depth: int) -> None:
+        """A loop that runs a few times, tested before or after its body, perhaps left early."""
+        random, builder = self.random, self.builder
+        bound: Operand = integer(B32, random.randint(1, 3))
+        if random.random() < 0.6:
+            bound = builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 3), "bound")
+        carried, passed = self.types(), self.types()
+        head, after = builder.new_block("loop"), builder.new_block("done")
+        before = self.visible.copy()
+        tested_first = random.random() < 0.4
+        start = (integer(B32, 0), *self.operands(carried))
+        if tested_first or random.random() < 0.5:
+            builder.branch(head, start)
+        else:
+            predicate = builder.setp("lt.s32", integer(B32, 0), bound)
+            builder.branch_if(predicate, head, after, start, self.operands(passed))
+        index, *turning = self.enter(head, [B32, *carried])
+        if tested_first:
+            body = builder.new_block("body")
+            predicate = builder.setp("lt.s32", index, bound)
+            builder.branch_if(predicate, body, after, (), self.operands(passed))
+            builder.start(body)
+        self.statements(depth)
+        if random.random() < 0.25:
+            rest = builder.new_block("rest")
+            builder.branch_if(self.operand(PRED), *self.either(after, rest, self.operands(passed), ()))
+            builder.start(rest)
+        following = builder.binary(opcodes.ADD, "s32", index, integer(B32, 1), "i")
+        again = (following, *(self.rotated(turning) if random.random() < 0.4 else self.operands(carried)))
+        if tested_first:
+            builder.branch(head, again)
+        else:
+            given = self.operands(passed)
+            if random.random() < 0.5:
+                builder.branch_if(builder.setp("lt.s32", following, bound), head, after, again, given)
+            else:
+                builder.branch_if(builder.setp("ge.s32", following, bound), after, head, given, again)
+        self.visible = before
+        self.enter(after, passed)
+
+    def rotated(self, values: list[Value]) -> tuple[Operand, ...]:
+        """Each value's place is taken by the next of its type, the last one's by another."""
+        following = [
+            [other for other in values[at + 1 :] if other.type is value.type] for at, value in enumerate(values)
+        ]
+        return tuple(after[0] if after else self.operand(value.type) for after, value in zip(following, values))
+
+    def enter(self, block: Block, types: list[Type]) -> list[Value]:
+        """Go on writing in ``block``, which takes parameters of these types."""
+        block.params = [self.kernel.value(type, "c") for type in types]
+        self.builder.start(block)
+        self.visible += block.params
+        return block.params
+
+    # --------------------------------------------------------------------------------------------------- operands
+
+    def types(self) -> list[Type]:
+        return self.random.choices((B32, B32, B32, B64, PRED), k=self.random.choice((0, 1, 2, 2, 3, 5)))
+
+    def operands(self, types: list[Type]) -> tuple[Operand, ...]:
+        return tuple(map(self.operand, types))
+
+    def operand(self, type: Type) -> Operand:
+        # What was defined last is used most: loops pass their parameters on in other places.
+        known = [value for value in self.visible if value.type is type and value not in (self.out, self.src)]
+        if known and self.random.random() < 0.7:
+            return self.random.choice(known[-5:] if self.random.random() < 0.7 else known)
+        if type is PRED:
+            return self.compute(PRED) if self.random.random() < 0.9 else integer(PRED, self.random.choice((0, -1)))
+        return self.constant(type)
+
+    def constant(self, type: Type) -> Const:
+        return integer(type, self.random.choice(_CONSTANTS))
+
+    def guard(self) -> Guard | None:
+        known = [value for value in self.visible if value.type is PRED]
+        if not known or self.random.random() < 0.6:
+            return None
+        return Guard(self.random.choice(known), self.random.random() < 0.5)
