@@ -70,12 +70,12 @@ class _Expansion:
         cta = builder.unary(opcodes.MOV, "u32", Sym("%ctaid.x"), "cta")
         split = self.whole_axes()
         if split is not None:
-            self.decode(tid, split, len(self.extents), "u32", bounded=True)
-            rest = self.decode(cta, 0, split, "u32", bounded=False)
+            self.decode(tid, split, len(self.extents), "u32")
+            rest = self.decode(cta, 0, split, "u32")
             self.write_inside(cta if rest is None else rest, split, "s32")
         else:
             number, suffix = self.cell_number(cta, tid)
-            rest = self.decode(number, 0, len(self.extents), suffix, bounded=False)
+            rest = self.decode(number, 0, len(self.extents), suffix)
             self.write_inside(number if rest is None else rest, len(self.extents), suffix.replace("u", "s"))
 
     def whole_axes(self) -> int | None:
@@ -105,11 +105,11 @@ class _Expansion:
 
     # --------------------------------------------------------------------------------------------------- decoding
 
-    def decode(self, number: Operand, first: int, last: int, suffix: str, *, bounded: bool) -> Operand | None:
+    def decode(self, number: Operand, first: int, last: int, suffix: str) -> Operand | None:
         """Split ``number`` into the coordinates of axes ``first`` to ``last``, innermost first.
 
-        Gives the outermost quotient, which is below its axis's extent for cells inside the tile; ``bounded`` says it
-        always is. None where there is no axis.
+        Gives the outermost quotient, which is below its axis's extent for cells inside the tile; None where there is
+        no axis.
         """
         outermost: Operand | None = None
         position = last - 1
