@@ -25,7 +25,7 @@ def run(kernel: Kernel) -> None:
     for block in kernel.blocks:
         block.params = [value for value in block.params if value in needed]
         for instr in block.instrs:
-            if instr.op is opcodes.ATOM and instr.results[0] not in needed and instr.mods[-2] not in ("exch", "cas"):
+            if instr.op is opcodes.ATOM and instr.results[0] not in needed and opcodes.RED.modifiers.issuperset(instr.mods):
                 instr.op, instr.results = opcodes.RED, ()
 
 
