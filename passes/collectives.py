@@ -96,17 +96,18 @@ class _Collectives:
         self.splits: dict[Block, tuple[int, Instr | None]] = dict.fromkeys(self.order, (CTA, None))
         #: The level of each branch whose paths have been split already.
         self.branches: dict[Block, int] = {}
-        #: Whether a value rose in a block that the walk had passed.
-        self.again = True
+        #: The first block that the walk had passed when a value rose that is used there.
+        self.again = 0
         #: In which group threads are inside or outside the tile together, from its guard on.
         self.tile = CTA
 
     def run(self) -> None:
         # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
-        while self.again:
-            self.again, self.tile = False, CTA
-            for index, block in enumerate(self.order):
-                self.walk(index, block)
+        blocks = len(self.order)
+        while self.again < blocks:
+            first, self.again = self.again, blocks
+            for index in range(first, blocks):
+                self.walk(index, self.order[index])
         for block in self.order:
             if any(instr.op in _CHECKED for instr in block.instrs):
                 self.check(block)
@@ -135,7 +136,7 @@ class _Collectives:
         terminator = block.instrs[-1]
         for edge in terminator.targets:
             for value, arg in zip(edge.block.params, edge.args, strict=True):
-                self.rise(value, self.highest((arg,)), self.position[edge.block] <= index)
+                self.rise(value, self.highest((arg,)), edge.block, index)
         if len(terminator.targets) == 2:
             self.branch(index, block, terminator)
 
@@ -168,11 +169,13 @@ class _Collectives:
         # outside the tile may not load at all.
         return LANE if "local" in instr.mods or "volatile" in instr.mods else self.tile
 
-    def rise(self, value: Value, level: int, passed: bool) -> None:
-        """Raise a value to a level; if the walk has passed where it is used, another is needed."""
+    def rise(self, value: Value, level: int, block: Block, index: int) -> None:
+        """Raise a value of ``block`` to a level; if the walk, now at ``index``, has passed it, another begins there."""
         if level > self.levels.get(value, CTA):
             self.levels[value] = level
-            self.again |= passed
+            position = self.position[block]
+            if position <= index:
+                self.again = min(self.again, position)
 
     def same_in_warp(self, instr: Instr) -> bool:
         """Whether an instruction gives one value a warp although its operand differs between lanes."""
@@ -205,7 +208,7 @@ class _Collectives:
             if position in pair:
                 # Both coordinates of a grouped pair come from the pair's common quotient.
                 level = level if position == max(pair) else self.levels.get(coordinates[position + 1], CTA)
-            self.rise(value, level, False)
+            self.levels[value] = max(level, self.levels.get(value, CTA))
             if isinstance(extent, Const):
                 counts = stride == 1 and known and position not in pair
                 if counts and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
@@ -214,7 +217,7 @@ class _Collectives:
             else:
                 # The stride is a multiple of what is known of it.
                 known = False
-        self.rise(inside, _level_of_multiple(stride, cells), False)
+        self.levels[inside] = _level_of_multiple(stride, cells)
 
     # ------------------------------------------------------------------------------------------------- branches
 
@@ -232,13 +235,13 @@ class _Collectives:
         # Where paths meet, a parameter depends on the path that each thread took.
         for inner in (*region, *((meeting,) if meeting is not None else ())):
             for value in inner.params:
-                self.rise(value, level, self.position[inner] <= index)
+                self.rise(value, level, inner, index)
         if block in region:
             # Threads leave this loop at different times: whatever it computed differs after it.
             for inner in region:
                 for instr in inner.instrs:
                     for value in instr.results:
-                        self.rise(value, level, True)
+                        self.rise(value, level, inner, len(self.order))
 
     def region(self, block: Block, meeting: Block | None) -> list[Block]:
         """The blocks on the paths from a branch to where they meet."""

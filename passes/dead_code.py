@@ -7,9 +7,9 @@ of ``atom`` make it ``red``.
 
 from __future__ import annotations
 
-from ptxc.ir import opcodes
-from ptxc.ir.kernel import Edge, Instr, Kernel
-from ptxc.ir.values import Mem, Operand, Value
+from ptxc.ir import cfg, opcodes
+from ptxc.ir.kernel import Block, Edge, Instr, Kernel
+from ptxc.ir.values import Mem, Operand
 
 _EFFECTS = frozenset(("WRITE", "SYNC", "END"))
 
@@ -25,11 +25,15 @@ def run(kernel: Kernel) -> None:
     for block in kernel.blocks:
         block.params = [value for value in block.params if value in needed]
         for instr in block.instrs:
-            if instr.op is opcodes.ATOM and instr.results[0] not in needed and opcodes.RED.modifiers.issuperset(instr.mods):
+            if (
+                instr.op is opcodes.ATOM
+                and instr.results[0] not in needed
+                and opcodes.RED.modifiers.issuperset(instr.mods)
+            ):
                 instr.op, instr.results = opcodes.RED, ()
 
 
-def _drop_arguments(terminator: Instr, needed: set[Value]) -> None:
+def _drop_arguments(terminator: Instr, needed: set[Operand]) -> None:
     if any(edge.args for edge in terminator.targets):
         terminator.targets = tuple(
             Edge(block, tuple(arg for arg, value in zip(args, block.params, strict=True) if value in needed))
@@ -37,36 +41,46 @@ def _drop_arguments(terminator: Instr, needed: set[Value]) -> None:
         )
 
 
-def _needed(kernel: Kernel) -> set[Value]:
-    """Every value that something with an effect depends on."""
-    definitions: dict[Value, Instr] = {}
-    passed: dict[Value, list[Operand]] = {}
-    work: list[Operand] = []
-    for block in kernel.blocks:
-        for instr in block.instrs:
-            for value in instr.results:
-                definitions[value] = instr
-            if instr.op.effect in _EFFECTS:
-                work += instr.operands if instr.guard is None else _operands(instr)
-            for target, args in instr.targets:
-                for value, arg in zip(target.params, args, strict=True):
-                    passed.setdefault(value, []).append(arg)
-    needed: set[Value] = set()
-    while work:
-        operand = work.pop()
-        if isinstance(operand, Mem):
-            operand = operand.base
-        if not isinstance(operand, Value) or operand in needed:
-            continue
-        needed.add(operand)
-        definition = definitions.get(operand)
-        if definition is None:
-            work += passed.get(operand, ())
-        else:
-            work += definition.operands if definition.guard is None else _operands(definition)
+def _needed(kernel: Kernel) -> set[Operand]:
+    """Everything that something with an effect depends on (constants among it).
+
+    In postorder every instruction comes after those that use it but for what goes round a loop, so one walk suffices
+    where no back edge passes something new.
+    """
+    order = cfg.reverse_postorder(kernel)
+    position = {block: index for index, block in enumerate(order)}
+    back = [
+        edge
+        for index, block in enumerate(order)
+        for edge in block.instrs[-1].targets
+        if edge.args and position[edge.block] <= index
+    ]
+    order.reverse()
+    needed: set[Operand] = set()
+    growing = True
+    while growing:
+        for block in order:
+            _walk(block, needed)
+        size = len(needed)
+        for edge in back:
+            _pass(edge, needed)
+        growing = len(needed) > size
     return needed
 
 
-def _operands(instr: Instr) -> list[Operand]:
-    """What an instruction reads itself, without what its edges pass."""
-    return [*instr.operands, instr.guard.predicate] if instr.guard is not None else list(instr.operands)
+def _walk(block: Block, needed: set[Operand]) -> None:
+    """Add what the block needs for what its successors need."""
+    for edge in block.instrs[-1].targets:
+        _pass(edge, needed)
+    for instr in reversed(block.instrs):
+        if instr.op.effect in _EFFECTS or not needed.isdisjoint(instr.results):
+            needed.update(instr.operands)
+            if instr.op.addresses:
+                needed.update(operand.base for operand in instr.operands if isinstance(operand, Mem))
+            if instr.guard is not None:
+                needed.add(instr.guard.predicate)
+
+
+def _pass(edge: Edge, needed: set[Operand]) -> None:
+    """Add what an edge passes for parameters that are needed."""
+    needed.update(arg for value, arg in zip(edge.block.params, edge.args, strict=True) if value in needed)

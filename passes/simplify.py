@@ -45,7 +45,6 @@ class _Simplifier:
         for block in cfg.reverse_postorder(self.kernel):
             self.block(block)
         self.drop_unreachable()
-        self.registers = self.find_registers()
         if self.parameters():
             while self.parameters():
                 pass
@@ -136,7 +135,7 @@ class _Simplifier:
             for index, value in enumerate(block.params):
                 passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
                 operand = passed.pop() if len(passed) == 1 else None
-                if operand is None or (isinstance(operand, Const) and value in self.registers):
+                if operand is None or (isinstance(operand, Const) and value in self.find_registers()):
                     keep.append(index)
                 else:
                     self.substitution.replace(value, operand)
