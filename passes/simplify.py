@@ -39,6 +39,8 @@ class _Simplifier:
         self.definitions: dict[Operand, Instr] = {}
         #: What has to be a register.
         self.registers: set[Value] = set()
+        #: The same when only parameters are left to replace; None until it is asked for.
+        self.parameter_registers: set[Operand] | None = None
 
     def run(self) -> None:
         self.registers = self.find_registers()
@@ -135,10 +137,12 @@ class _Simplifier:
             for index, value in enumerate(block.params):
                 passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
                 operand = passed.pop() if len(passed) == 1 else None
-                if operand is None or (isinstance(operand, Const) and value in self.find_registers()):
+                if operand is None or (isinstance(operand, Const) and self.is_register(value)):
                     keep.append(index)
                 else:
                     self.substitution.replace(value, operand)
+                    if self.parameter_registers is not None and value in self.parameter_registers:
+                        self.parameter_registers.add(operand)
             if len(keep) < len(block.params):
                 found = True
                 block.params = [block.params[index] for index in keep]
@@ -149,6 +153,12 @@ class _Simplifier:
                         for edge in terminator.targets
                     )
         return found
+
+    def is_register(self, parameter: Value) -> bool:
+        """Whether a parameter has to be a register."""
+        if self.parameter_registers is None:
+            self.parameter_registers = {self.substitution.resolve(value) for value in self.find_registers()}
+        return parameter in self.parameter_registers
 
 
 # ----------------------------------------------------------------------------------------------------------- rules
