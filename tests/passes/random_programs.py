@@ -7,7 +7,7 @@ from random import Random
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Block, Guard, Instr, Kernel, Param, Shared
-from ptxc.ir.opcodes import OPCODES
+from ptxc.ir.opcodes import OPCODES, Opcode
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
@@ -99,13 +99,28 @@ class _Maker:
             self.random.choice(kinds)()
 
     def compute(self, type: Type | None = None) -> Value:
+        """Compute something new, or what was computed before, here or in another place."""
+        if self.random.random() < 0.2:
+            seen = {*self.visible}
+            again = [
+                instr
+                for block in self.kernel.blocks
+                for instr in block.instrs
+                if instr.op.effect == "PURE" and len(instr.results) == 1 and type in (None, instr.result.type)
+                if seen.issuperset(operand for operand in instr.operands if isinstance(operand, Value))
+            ]
+            if again:
+                instr = self.random.choice(again)
+                return self.write(instr.op, instr.mods, instr.results[0].type, instr.operands)
         type = type or self.random.choice((B32, B32, B32, B64, PRED))
         name, *mods = self.random.choice(FORMS[type]).split(".")
-        op = OPCODES[name]
-        row = opcodes.signature(op, tuple(mods))
+        row = opcodes.signature(OPCODES[name], tuple(mods))
         assert row is not None
         operands = tuple(self.operand(bank) for bank in row.operands if bank is not None)
-        value = self.builder.emit(op, tuple(mods), type, operands, self.random.choice(("x", "y", "z")))
+        return self.write(OPCODES[name], tuple(mods), type, operands)
+
+    def write(self, op: Opcode, mods: tuple[str, ...], type: Type, operands: tuple[Operand, ...]) -> Value:
+        value = self.builder.emit(op, mods, type, operands, self.random.choice(("x", "y", "z")))
         self.visible.append(value)
         return value
 
