@@ -6,6 +6,7 @@ Its README says what the files hold; ``MANIFEST.json`` lists them, and the seque
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,9 @@ BEYOND_CORE = {"Let", "Select", "WarpBroadcast", "ZeroPrologue"}
 #: Launches with more elements than this in an input or the outputs take the CPU device too long.
 MAX_INPUT, MAX_OUTPUT = 4_000_000, 300_000
 
+#: Launches of more threads than this are left to the run of the whole corpus.
+MAX_SAMPLE = 250_000
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -45,6 +49,11 @@ class Run:
 
     def __str__(self) -> str:
         return f"{self.problem}.{self.size}.{self.variant}.{self.target}"
+
+    @property
+    def threads(self) -> int:
+        """How many threads the kernels have together."""
+        return sum(math.prod(entries()[file]["grid"]) * math.prod(entries()[file]["block"]) for file in self.files)
 
     def compile(self) -> list[CompiledKernel]:
         """The kernels, compiled."""
@@ -104,12 +113,14 @@ def reference(run: Run) -> tuple[Arrays, dict[str, Array]]:
 
 
 def sample(runs: Iterable[Run]) -> list[Run]:
-    """Some of the runs, the same ones each time: each size, schedule and target of each problem is among them."""
+    """Some of the runs, the same ones each time: each size, schedule and target of each problem, where it is small."""
     if WHOLE:
         return list(runs)
     seen: set[tuple[str, str]] = set()
     chosen = []
     for run in sorted(runs, key=lambda run: zlib.crc32(str(run).encode())):
+        if run.threads > MAX_SAMPLE:
+            continue
         new = {(run.problem, part) for part in (run.size, run.variant, run.target)} - seen
         if new:
             chosen.append(run)

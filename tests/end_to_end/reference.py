@@ -39,8 +39,8 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int]) -> Arrays:
-    """Random inputs for kernels that run one after the other: what none of them writes."""
+def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float = 0.0) -> Arrays:
+    """Random inputs for kernels that run one after the other: what none of them writes. Multiples of ``step``."""
     arrays: Arrays = {}
     written: set[str] = set()
     for kernel in kernels:
@@ -49,7 +49,9 @@ def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int]) -> Arrays:
             if parameter.role == "input" and parameter.name not in written:
                 shape = [evaluate(extent, sizes) for extent in parameter.shape]
                 random = np.random.default_rng(zlib.crc32(parameter.name.encode()))
-                arrays[parameter.name] = random.standard_normal(shape).astype(DTYPES[parameter.dtype])
+                values = random.standard_normal(shape)
+                values = np.round(values / step) * step if step else values
+                arrays[parameter.name] = values.astype(DTYPES[parameter.dtype])
             elif parameter.role == "output":
                 written.add(parameter.name)
     return arrays

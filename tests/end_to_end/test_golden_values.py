@@ -18,15 +18,21 @@ from reference import computed, inputs
 
 import ptxc
 from ptxc.driver import CompiledKernel
+from ptxc.passes.pipeline import PIPELINE
 from ptxc.sim.device import CpuDevice
 
 FOLDER = ROOT / "golden"
 GOLDENS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "goldens.toml").read_text())
+SHOWCASES = [name for name, table in GOLDENS.items() if table.get("dump") and "computes" in table]
 
 
-def compiled(name: str) -> CompiledKernel:
+#: The passes that a kernel can do without.
+OPTIONAL = [item.name for item in PIPELINE if not item.required]
+
+
+def compiled(name: str, **more: Any) -> CompiledKernel:
     table = GOLDENS[name]
-    options = {"target": table.get("target", "sm_89"), **table.get("options", {})}
+    options = {"target": table.get("target", "sm_89"), **table.get("options", {}), **more}
     (kernel,) = ptxc.compile(FOLDER / name / "kernel.ir.json", **options)
     return kernel
 
@@ -39,14 +45,25 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, sizes, id="-".join((name, *(f"{k}={v}" for k, v in sizes.items()))))
 
 
-@pytest.mark.parametrize(("name", "sizes"), list(cases()))
-def test_golden_computes(name: str, sizes: dict[str, int]) -> None:
-    kernel = compiled(name)
-    arrays = inputs([kernel], sizes)
-    expected = {output: computed(what, arrays) for output, what in GOLDENS[name]["computes"].items()}
+def check(name: str, kernel: CompiledKernel, sizes: dict[str, int]) -> None:
+    """Execute a kernel on random inputs, and compare."""
+    table = GOLDENS[name]
+    arrays = inputs([kernel], sizes, table.get("step", 0.0))
+    expected = {output: computed(expression, arrays) for output, expression in table["computes"].items()}
     assert not run([kernel], arrays)
     for output, value in expected.items():
-        assert error(arrays[output], value) <= GOLDENS[name].get("bound", 2e-6)
+        assert error(arrays[output], value) <= table.get("bound", 2e-6)
+
+
+@pytest.mark.parametrize(("name", "sizes"), list(cases()))
+def test_golden_computes(name: str, sizes: dict[str, int]) -> None:
+    check(name, compiled(name), sizes)
+
+
+@pytest.mark.parametrize("passes", [*([name] for name in OPTIONAL), OPTIONAL], ids="+".join)
+@pytest.mark.parametrize("name", SHOWCASES)
+def test_passes_can_be_left_out(name: str, passes: list[str]) -> None:
+    check(name, compiled(name, disable=tuple(passes), verify_each=True), GOLDENS[name].get("sizes", [{}])[-1])
 
 
 @pytest.mark.parametrize("name", ["row_sum_index64", "row_sum_grid64"])
