@@ -1,0 +1,12 @@
+"""What a kernel should compute, what it does compute, and the difference; all without a GPU.
+
+buffers      the arrays of a run: sizes, random inputs, outputs that tell what was never written
+steps        kernels in the order of their launches, from a compilation or from a launch description
+execution    steps on the CPU device
+evaluator    Kernel IR, evaluated directly: the reference that shares nothing with the compiler
+             (``values``: element types and operations, ``expressions``, ``statements``, ``collective``)
+emmy         Emmy's own: its CUDA text by way of nvcc, its NumPy evaluation of a program
+compare      differences of outputs
+
+:mod:`ptxc.cli.run` and :mod:`ptxc.cli.verify` print what these find.
+"""

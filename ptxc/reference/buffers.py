@@ -1,0 +1,282 @@
+"""The arrays of a run: sizes known at run time, given or random inputs, outputs that tell what was never written."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxc.errors import UnsupportedError, UsageError
+from ptxc.launch import LaunchParameter, RuntimeInteger, evaluate
+from ptxc.reference.steps import Step
+
+Array = NDArray[Any]
+
+#: What holds an element; a bfloat16 is its bits.
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind)
+    for name, kind in {
+        "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64, "bool": np.bool_,
+        "i16": np.int16, "i32": np.int32, "i64": np.int64,
+        "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    }.items()
+}  # fmt: skip
+
+#: What a runtime integer is where nothing says what it is.
+DEFAULT_SIZE = 128
+
+#: Of a random input with more elements than this, only the first and the last million are random, the rest zero.
+DENSE = 1 << 26
+_ENDS = 1 << 20
+
+#: NaNs that no instruction makes, by their size: what outputs begin with.
+_NANS = {2: 0x7E4D, 4: 0x7FC4D4D4, 8: 0x7FFC4D4D4D4D4D4D}
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's type for an element type. Raises UnsupportedError."""
+    found = DTYPES.get(name)
+    if found is None:
+        raise UnsupportedError(f"buffers of type {name!r} are not run yet", hint=f"known are {', '.join(DTYPES)}")
+    return found
+
+
+def decoded(array: Array, dtype: str) -> Array:
+    """The numbers in an array: those that bits of bfloat16 spell, else itself."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else array
+
+
+def encoded(numbers: Array, dtype: str) -> Array:
+    """Numbers as elements of a type, floats to nearest even."""
+    with np.errstate(all="ignore"):
+        if dtype != "bf16":
+            return numbers.astype(dtype_of(dtype))
+        bits = numbers.astype(np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        return np.where(np.isnan(numbers), 0x7FFF, rounded).astype(np.uint16)
+
+
+# ------------------------------------------------------------------------------------------------ runtime integers
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """The value of a runtime integer, and where it comes from, for people."""
+
+    value: int
+    origin: str
+
+
+def integers_of(
+    steps: Sequence[Step], chosen: Mapping[str, int], given: Mapping[str, Array], default: int = DEFAULT_SIZE
+) -> dict[str, Integer]:
+    """The sizes known at run time: as ``chosen``, else from the shapes of ``given`` arrays, else ``default``.
+
+    Raises UsageError for a chosen integer that no kernel has, and for sizes that contradict one another.
+    """
+    wanted: dict[str, list[RuntimeInteger]] = {}
+    for step in steps:
+        for integer in step.launch.runtime:
+            if not integer.serial:
+                wanted.setdefault(integer.name, []).append(integer)
+    for name in chosen:
+        if name not in wanted:
+            known = f"it has {', '.join(wanted)}" if wanted else "all its sizes are fixed"
+            raise UsageError(f"the kernel has no runtime integer {name!r}", hint=known)
+    return {name: _integer(name, rows, chosen, given, default) for name, rows in wanted.items()}
+
+
+def _integer(
+    name: str, rows: Iterable[RuntimeInteger], chosen: Mapping[str, int], given: Mapping[str, Array], default: int
+) -> Integer:
+    found: list[Integer] = []
+    if name in chosen:
+        found.append(Integer(chosen[name], "as chosen"))
+    for row in rows:
+        for buffer, axis in row.sizes:
+            if buffer in given and given[buffer].ndim > axis:
+                found.append(Integer(given[buffer].shape[axis], f"dimension {axis} of {buffer}"))
+    if not found:
+        return Integer(default, "the default")
+    for other in found[1:]:
+        if other.value != found[0].value:
+            first = found[0]
+            what = f"{name} is {first.value} ({first.origin}) and {other.value} ({other.origin})"
+            raise UsageError(what, hint="give arrays whose shapes agree")
+    return found[0]
+
+
+def extents(shape: Sequence[int | str], integers: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape or grid whose extents may be expressions over the runtime integers.
+
+    Raises UsageError for an expression that cannot be evaluated.
+    """
+    try:
+        return tuple(evaluate(extent, dict(integers)) for extent in shape)
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise UsageError(f"the extents {list(shape)} cannot be computed from {dict(integers)}: {error}") from error
+
+
+# ---------------------------------------------------------------------------------------------------------- arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer of a run. ``zeroed``: it begins as zeros, as kernels add to it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    written: bool
+    zeroed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a run begins with. ``begin`` holds the arrays that were given or are random, inputs for the most part."""
+
+    integers: dict[str, int]
+    buffers: dict[str, Buffer]
+    begin: dict[str, Array]
+
+    @property
+    def written(self) -> list[Buffer]:
+        """The buffers that kernels write, in the order of their parameters."""
+        return [buffer for buffer in self.buffers.values() if buffer.written]
+
+    def arrays(self) -> dict[str, Array]:
+        """Arrays for a run: what no kernel writes is read-only, outputs hold what no kernel leaves there."""
+        arrays = {}
+        for name, buffer in self.buffers.items():
+            if not buffer.written:
+                arrays[name] = self.begin[name].view()
+                arrays[name].flags.writeable = False
+            elif name in self.begin:
+                arrays[name] = self.begin[name].copy()
+            else:
+                arrays[name] = _unwritten(buffer)
+        return arrays
+
+    def is_written(self, name: str, array: Array) -> NDArray[np.bool_]:
+        """Which elements of an array of :meth:`arrays` were written; all, where it did not begin as unwritten."""
+        buffer = self.buffers[name]
+        if buffer.zeroed or name in self.begin:
+            return np.ones(array.shape, np.bool_)
+        bits = np.dtype(f"u{array.dtype.itemsize}")
+        changed: NDArray[np.bool_] = array.view(bits) != _unwritten_bits(buffer.dtype)
+        return changed
+
+
+def problem_of(
+    steps: Sequence[Step], integers: Mapping[str, int], given: Mapping[str, Array], seed: int = 0
+) -> Problem:
+    """The memory that ``steps`` need: ``given`` arrays, constants from the launch description, random numbers.
+
+    Raises UsageError for arrays that do not fit.
+    """
+    buffers = _declared(steps, integers)
+    for name in given:
+        if name not in buffers:
+            raise UsageError(f"no kernel has a buffer {name!r}", hint=f"buffers are {', '.join(buffers)}")
+    begin = {name: _fitting(buffers[name], array) for name, array in given.items()}
+    constants = {p.name: p for step in steps for p in step.launch.parameters if p.role == "constant"}
+    for name, buffer in buffers.items():
+        if name in begin or buffer.written:
+            continue
+        begin[name] = _constant(buffer, constants[name], integers) if name in constants else _random(buffer, seed)
+    return Problem(dict(integers), buffers, begin)
+
+
+def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, Buffer]:
+    """Every buffer; what a kernel zeroes for another is as that one declares it."""
+    found: dict[str, Buffer] = {}
+    zeroed = {name for step in steps for name in step.launch.zero}
+    written = {name for step in steps for name in step.names("output", "zero")}
+    parameters = [parameter for step in steps for parameter in step.launch.parameters]
+    for parameter in sorted(parameters, key=lambda p: p.role == "zero"):
+        name = parameter.name
+        if parameter.role == "runtime" or (name in found and parameter.role == "zero"):
+            continue
+        dtype_of(parameter.dtype)
+        shape = extents(parameter.shape, integers)
+        buffer = Buffer(name, parameter.dtype, shape, name in written, name in zeroed)
+        known = found.setdefault(name, buffer)
+        if known != buffer:
+            what = f"the buffer {name!r} is {described(known)} for one kernel and {described(buffer)} for another"
+            raise UsageError(what, hint="kernels that share a buffer declare it alike")
+    return {p.name: found[p.name] for p in parameters if p.name in found}
+
+
+def described(buffer: Buffer) -> str:
+    """``f32[37, 100]``."""
+    return f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+
+
+def _fitting(buffer: Buffer, array: Array) -> Array:
+    """A given array in the buffer's type. Raises UsageError where shape or type do not fit."""
+    wanted = dtype_of(buffer.dtype)
+    if array.shape != buffer.shape:
+        what = f"the array for {buffer.name!r} has the shape {list(array.shape)}, not {list(buffer.shape)}"
+        raise UsageError(what, hint="sizes known at run time come from --set, else from the shapes")
+    if array.dtype == wanted:
+        return np.ascontiguousarray(array)
+    if buffer.dtype == "bf16" and array.dtype.kind == "f":
+        return encoded(array, "bf16")
+    if buffer.dtype == "bf16" or not np.can_cast(array.dtype, wanted, "same_kind"):
+        what = f"the array for {buffer.name!r} has the type {array.dtype}, which does not become {buffer.dtype}"
+        hint = "give numbers, or the bits as uint16" if buffer.dtype == "bf16" else f"convert it to {wanted}"
+        raise UsageError(what, hint=hint)
+    return np.ascontiguousarray(array, wanted)
+
+
+def _constant(buffer: Buffer, parameter: LaunchParameter, integers: Mapping[str, int]) -> Array:
+    """The buffer of a constant: a number, an expression over the runtime integers, or ``inf`` and ``nan``."""
+    value = parameter.value
+    if isinstance(value, str):
+        value = float(value) if value in ("inf", "-inf", "nan") else extents([value], integers)[0]
+    if value is None:
+        raise UsageError(f"the constant {buffer.name!r} has no value", hint="give it with the inputs")
+    return encoded(np.full(buffer.shape, value, np.float64 if isinstance(value, float) else None), buffer.dtype)
+
+
+def _random(buffer: Buffer, seed: int) -> Array:
+    """Random elements, by the buffer's name and the seed alone.
+
+    Floats are normally distributed; unsigned integers use their whole range; signed ones, which may be indices, lie
+    in 0 to 3.
+    """
+    random = np.random.default_rng([seed, zlib.crc32(buffer.name.encode())])
+    dtype, size = dtype_of(buffer.dtype), math.prod(buffer.shape)
+
+    def numbers(count: int) -> Array:
+        if dtype.kind == "f" or buffer.dtype == "bf16":
+            return encoded(random.standard_normal(count, np.float32), buffer.dtype)
+        if dtype.kind == "b":
+            return random.random(count) < 0.5
+        high = 3 if dtype.kind == "i" else int(np.iinfo(dtype).max)
+        return random.integers(0, high, count, dtype, endpoint=True)
+
+    if size <= DENSE:
+        return numbers(size).reshape(buffer.shape)
+    array: Array = np.zeros(size, dtype)
+    array[:_ENDS], array[-_ENDS:] = numbers(_ENDS), numbers(_ENDS)
+    return array.reshape(buffer.shape)
+
+
+def _unwritten(buffer: Buffer) -> Array:
+    dtype = dtype_of(buffer.dtype)
+    if buffer.zeroed:
+        return np.zeros(buffer.shape, dtype)
+    return np.full(buffer.shape, _unwritten_bits(buffer.dtype), f"u{dtype.itemsize}").view(dtype)
+
+
+def _unwritten_bits(dtype: str) -> int:
+    kind = dtype_of(dtype)
+    if dtype == "bf16":
+        return 0x7FCD
+    return _NANS[kind.itemsize] if kind.kind == "f" else int.from_bytes(b"\x4d" * kind.itemsize)

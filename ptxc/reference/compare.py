@@ -1,0 +1,113 @@
+"""How far an output is from what it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxc.errors import UsageError
+from ptxc.reference.buffers import Array, decoded
+
+#: The relative error that is right, by element type, where nobody says.
+TOLERANCES = {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2}
+
+#: Binary places of the mantissa, with the hidden one, and the least exponent of a normal number (0.1 * 2^e).
+_FORMATS = {"f16": (11, -13), "bf16": (8, -125), "f32": (24, -125), "f64": (53, -1021)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An element is right within ``absolute + relative * scale``.
+
+    The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
+    what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: by element type.
+    """
+
+    relative: float | None = None
+    absolute: float = 0.0
+
+    def of(self, dtype: str) -> float:
+        """The relative tolerance for a type."""
+        return TOLERANCES.get(dtype, 0.0) if self.relative is None else self.relative
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The differences of one output: how many elements are compared and wrong, and the largest of each kind.
+
+    ``ulp`` counts units in the last place of the expected element. ``place`` is the index of the element with the
+    largest error, ``got`` and ``expected`` what is there.
+    """
+
+    name: str
+    elements: int
+    wrong: int
+    absolute: float
+    relative: float
+    ulp: float
+    place: tuple[int, ...] = ()
+    got: float = 0.0
+    expected: float = 0.0
+
+
+def compare(
+    name: str,
+    got: Array,
+    expected: Array,
+    dtype: str,
+    tolerance: Tolerance,
+    where: NDArray[np.bool_] | None = None,
+) -> Difference:
+    """Compare two arrays with elements of type ``dtype``, where ``where`` holds. NaN equals NaN, nothing else does.
+
+    Numbers may be held in a wider type than ``dtype``. Raises UsageError for arrays of different sizes.
+    """
+    if got.size != expected.size:
+        raise UsageError(f"{name!r} has {got.size} elements, {expected.size} are expected")
+    expected = expected.reshape(got.shape)
+    a, b = _numbers(got, dtype), _numbers(expected, dtype)
+    chosen = np.ones(a.shape, np.bool_) if where is None else where
+    if not chosen.any():
+        return Difference(name, 0, 0, 0.0, 0.0, 0.0)
+    same = ~chosen | (got == expected) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(all="ignore"):
+        absolute = np.where(same, 0.0, _no_nan(np.abs(a - b)))
+        scale = np.maximum(np.abs(b), _root_mean_square(b[chosen]))
+        relative = np.where(same, 0.0, _no_nan(absolute / scale))
+        ulp = np.where(same, 0.0, absolute / _ulp(b, dtype))
+        allowed = tolerance.absolute + tolerance.of(dtype) * np.where(np.isfinite(scale), scale, 0)
+    wrong = ~same & ~(absolute <= allowed)
+    worst = np.unravel_index(int(relative.argmax()), relative.shape)
+    return Difference(
+        name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max()),
+        tuple(int(at) for at in worst), float(a[worst]), float(b[worst]),
+    )  # fmt: skip
+
+
+def _no_nan(errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Errors of which those that are no number are infinite."""
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+def _numbers(array: Array, dtype: str) -> NDArray[np.float64]:
+    if dtype == "bf16" and array.dtype == np.uint16:
+        array = decoded(array, dtype)
+    return array.astype(np.float64)
+
+
+def _root_mean_square(numbers: NDArray[np.float64]) -> float:
+    finite = numbers[np.isfinite(numbers)]
+    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+def _ulp(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
+    """The unit in the last place of each number, in ``dtype``."""
+    known = _FORMATS.get(dtype)
+    if known is None:
+        return np.ones(numbers.shape)
+    digits, least = known
+    _, exponents = np.frexp(np.where(np.isfinite(numbers), numbers, 0))
+    units: NDArray[np.float64] = np.ldexp(1.0, np.maximum(exponents, least) - digits)
+    return units

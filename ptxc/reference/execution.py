@@ -1,0 +1,128 @@
+"""Steps on the CPU device: one launch after the other, on the same arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ptxc.errors import InputError, UsageError
+from ptxc.launch import LaunchParameter
+from ptxc.reference.buffers import Array, extents
+from ptxc.reference.sample import ALL, Sample
+from ptxc.reference.steps import Step
+from ptxc.sim.device import DEFAULT_MAX_STEPS, LaunchResult, Module
+from ptxc.sim.geometry import Dim3
+
+#: Called with the CTAs done and to do, over all launches.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run is executed and what is watched."""
+
+    sanitize: frozenset[str] = frozenset()
+    sample: Sample = ALL
+    max_steps: int = DEFAULT_MAX_STEPS
+    profile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch that was executed."""
+
+    step: Step
+    grid: Dim3
+    #: How many of its CTAs.
+    ctas: int
+    result: LaunchResult
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    step: Step
+    grid: Dim3
+    places: list[Dim3] | None
+    integers: dict[str, int]
+
+    @property
+    def ctas(self) -> int:
+        return math.prod(self.grid) if self.places is None else len(self.places)
+
+
+def execute(
+    modules: Mapping[str, Module],
+    steps: Sequence[Step],
+    arrays: Mapping[str, Array],
+    integers: Mapping[str, int],
+    settings: Settings,
+    progress: Progress | None = None,
+) -> list[Launched]:
+    """Launch ``steps`` in order on ``arrays``, which are written in place, until one does not complete.
+
+    ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry, InputError where
+    there is no such entry.
+    """
+    plan = [launch for step in steps for launch in _launches(step, integers, settings.sample)]
+    total, before = sum(launch.ctas for launch in plan), 0
+    done: list[Launched] = []
+    for launch in plan:
+        for name in launch.step.launch.zero:
+            arrays[name][...] = 0
+
+        def report(finished: int, _: int, start: int = before) -> None:
+            assert progress is not None
+            progress(start + finished, total)
+
+        result = _launch(modules, launch, arrays, settings, report if progress is not None else None)
+        done.append(Launched(launch.step, launch.grid, launch.ctas, result))
+        before += launch.ctas
+        if not result.completed:
+            break
+    return done
+
+
+def _launches(step: Step, integers: Mapping[str, int], sample: Sample) -> list[_Planned]:
+    """The launches of a step: one, or one for each value of the integer that counts them."""
+    values = [dict(integers)]
+    for integer in step.launch.runtime:
+        if integer.serial:
+            values = [{**value, integer.name: at} for value in values for at in range(integer.serial)]
+    plan = []
+    for value in values:
+        x, y, z = extents(step.launch.grid, value)
+        plan.append(_Planned(step, (x, y, z), sample.places((x, y, z)), value))
+    return plan
+
+
+def _launch(
+    modules: Mapping[str, Module],
+    launch: _Planned,
+    arrays: Mapping[str, Array],
+    settings: Settings,
+    progress: Progress | None,
+) -> LaunchResult:
+    entry, description = launch.step.entry, launch.step.launch
+    module = modules.get(entry)
+    if module is None:
+        raise InputError(f"the PTX has no entry {entry!r}", hint=f"it has {', '.join(modules) or 'none'}")
+    try:
+        return module.launch(
+            entry,
+            launch.grid,
+            description.block,
+            [_argument(parameter, arrays, launch.integers) for parameter in description.parameters],
+            shared=description.dynamic_shared,
+            ctas=launch.places,
+            sanitize=settings.sanitize,
+            max_steps=settings.max_steps,
+            progress=progress,
+        )
+    except UsageError as error:
+        error.at(kernel=entry)
+        raise
+
+
+def _argument(parameter: LaunchParameter, arrays: Mapping[str, Array], integers: Mapping[str, int]) -> Array | int:
+    return integers[parameter.name] if parameter.role == "runtime" else arrays[parameter.name]

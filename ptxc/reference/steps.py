@@ -1,0 +1,175 @@
+"""The kernels of a run in the order of their launches: from a compilation, or from a launch description's JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+
+if TYPE_CHECKING:
+    from ptxc.driver import CompiledKernel
+
+#: The roles of parameters that a run can pass.
+ROLES = ("input", "output", "constant", "zero", "runtime")
+
+_HINT = "give what `ptxc compile --launch-json` wrote; docs/launch.md explains it"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel: its entry in the PTX text, and how it is launched."""
+
+    entry: str
+    launch: Launch
+
+    def names(self, *roles: str) -> list[str]:
+        """The buffers of the parameters with these roles."""
+        return [parameter.name for parameter in self.launch.parameters if parameter.role in roles]
+
+
+def steps_of(kernels: Iterable[CompiledKernel]) -> list[Step]:
+    """Compiled kernels, those first that write what others read."""
+    return in_order([Step(kernel.name, kernel.launch) for kernel in kernels if kernel.launch is not None])
+
+
+def in_order(steps: Sequence[Step]) -> list[Step]:
+    """``steps``, each behind those that write or zero what it reads or adds to; else as given.
+
+    Raises UnsupportedError for a parameter that a run cannot pass, InputError where there is no such order.
+    """
+    writers: dict[str, list[int]] = {}
+    zeroers: dict[str, list[int]] = {}
+    for at, step in enumerate(steps):
+        _check_roles(step)
+        for name in step.names("output"):
+            writers.setdefault(name, []).append(at)
+        for name in step.names("zero"):
+            zeroers.setdefault(name, []).append(at)
+    order: TopologicalSorter[int] = TopologicalSorter()
+    for at, step in enumerate(steps):
+        before = [other for name in step.names("input") for other in writers.get(name, ())]
+        before += [other for name in step.names("output") for other in zeroers.get(name, ())]
+        order.add(at, *(other for other in before if other != at))
+    try:
+        return [steps[at] for at in _stable(order)]
+    except CycleError as error:
+        names = " and ".join(sorted({steps[at].entry for at in error.args[1]}))
+        raise InputError(f"the kernels {names} each need what the other writes") from error
+
+
+def _check_roles(step: Step) -> None:
+    for parameter in step.launch.parameters:
+        if parameter.role not in ROLES:
+            what = f"parameter {parameter.name!r} is of the kind {parameter.role!r}, which is not run yet"
+            raise UnsupportedError(what, kernel=step.entry)
+
+
+def _stable(order: TopologicalSorter[int]) -> Iterable[int]:
+    """A topological order that prefers low numbers."""
+    order.prepare()
+    ready: set[int] = set()
+    while order.is_active():
+        ready.update(order.get_ready())
+        at = min(ready)
+        ready.remove(at)
+        order.done(at)
+        yield at
+
+
+# ------------------------------------------------------------------------------------------------- from JSON
+
+
+def read_steps(text: str | bytes) -> list[Step]:
+    """The steps that a launch description's JSON lists, in its order. Raises InputError for anything else."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the launch description is no JSON: {error}", hint=_HINT) from error
+    kernels = value.get("kernels") if isinstance(value, dict) and "kernels" in value else [value]
+    if not isinstance(kernels, list) or not kernels:
+        raise InputError("the launch description lists no kernels", hint=_HINT)
+    steps = [_step(_Fields(kernel, f"kernels[{at}]")) for at, kernel in enumerate(kernels)]
+    for step in steps:
+        _check_roles(step)
+    return steps
+
+
+class _Fields:
+    """A JSON object whose members are asked for by name and type."""
+
+    def __init__(self, value: Any, path: str) -> None:
+        if not isinstance(value, Mapping):
+            raise InputError("an object is needed here", statement=path, hint=_HINT)
+        self._value, self.path = value, path
+
+    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """The member ``name``, which is of ``kind``; without a default it must be there."""
+        value = self._value.get(name, default)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            wanted = " or ".join(_KINDS[kind] for kind in kinds)
+            raise InputError(f"{wanted} is needed here", statement=f"{self.path}.{name}", hint=_HINT)
+        return value
+
+    def objects(self, name: str) -> list[_Fields]:
+        """The member ``name``, a list of objects; none where it is left out."""
+        return [_Fields(value, f"{self.path}.{name}[{at}]") for at, value in enumerate(self.get(name, list, []))]
+
+    def extents(self, name: str, count: int) -> list[Any]:
+        """The member ``name``: up to ``count`` extents, filled up with ones."""
+        value = self.get(name, list)
+        if not 0 < len(value) <= count or not all(_is_extent(item) for item in value):
+            what = f"one to {count} numbers or expressions are needed here"
+            raise InputError(what, statement=f"{self.path}.{name}", hint=_HINT)
+        return [*value, *[1] * (count - len(value))]
+
+
+_KINDS: dict[type, str] = {str: "text", int: "an integer", list: "a list", float: "a number", type(None): "null"}
+
+
+def _is_extent(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _step(fields: _Fields) -> Step:
+    x, y, z = fields.extents("grid", 3)
+    block = fields.extents("block", 3)
+    if not all(isinstance(extent, int) for extent in (y, z, *block)):
+        raise InputError("only the grid's first extent may be an expression", statement=fields.path, hint=_HINT)
+    launch = Launch(
+        grid=(x, y, z),
+        block=(block[0], block[1], block[2]),
+        dynamic_shared=fields.get("dynamic_shared", int, 0),
+        static_shared=fields.get("static_shared", int, 0),
+        parameters=tuple(map(_parameter, fields.objects("parameters"))),
+        runtime=tuple(map(_runtime, fields.objects("runtime"))),
+        zero=tuple(str(name) for name in fields.get("zero", list, [])),
+    )
+    return Step(fields.get("name", str), launch)
+
+
+def _parameter(fields: _Fields) -> LaunchParameter:
+    shape = fields.get("shape", list, [])
+    if not all(_is_extent(extent) for extent in shape):
+        raise InputError("numbers or expressions are needed here", statement=f"{fields.path}.shape", hint=_HINT)
+    return LaunchParameter(
+        name=fields.get("name", str),
+        role=fields.get("role", str),
+        type=fields.get("type", str, "u64"),
+        dtype=fields.get("dtype", str, ""),
+        shape=tuple(shape),
+        value=fields.get("value", (int, float, str, type(None))),
+    )
+
+
+def _runtime(fields: _Fields) -> RuntimeInteger:
+    sizes = fields.get("sizes", list, [])
+    if not all(isinstance(size, list) and len(size) == 2 for size in sizes):
+        raise InputError("pairs [buffer, dimension] are needed here", statement=f"{fields.path}.sizes", hint=_HINT)
+    pairs = tuple((str(buffer), int(axis)) for buffer, axis in sizes)
+    return RuntimeInteger(fields.get("name", str), pairs, fields.get("serial", int, 0))
