@@ -48,8 +48,10 @@ def liveness(kernel: Kernel) -> Liveness:
     exposed: dict[Block, int] = {}
     defined: dict[Block, set[Value]] = {}
     reads = {block: [uses(instr) for instr in block.instrs] for block in kernel.blocks}
+    scan = _scan_ssa if kernel.ssa else _scan_registers
     for block in kernel.blocks:
-        exposed[block], defined[block] = _scan(block, reads[block], kernel.ssa, numbers)
+        read, defined[block] = scan(block, reads[block])
+        exposed[block] = sum(1 << numbers.setdefault(value, len(numbers)) for value in read)
     kept = {
         block: ~sum(1 << numbers[value] for value in values if value in numbers) for block, values in defined.items()
     }
@@ -71,15 +73,20 @@ def liveness(kernel: Kernel) -> Liveness:
     return Liveness(numbers, live_in, live_out, reads)
 
 
-def _scan(block: Block, reads: list[list[Value]], ssa: bool, numbers: dict[Value, int]) -> tuple[int, set[Value]]:
-    """The values that a block reads before it defines them, numbered, and those that it defines."""
-    exposed = 0
-    defined = set(block.params)
+def _scan_ssa(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
+    """The values that a block reads and does not define (in SSA form, before it defines them), and those it defines."""
+    defined = set(block.params).union(*[instr.results for instr in block.instrs])
+    return set().union(*reads) - defined, defined
+
+
+def _scan_registers(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
+    """The registers that a block reads before it writes them, and those that it writes."""
+    exposed: set[Value] = set()
+    written: set[Value] = set()
     for instr, values in zip(block.instrs, reads, strict=True):
-        for value in values:
-            if value not in defined:
-                exposed |= 1 << numbers.setdefault(value, len(numbers))
-        # In register form a guarded instruction may leave its result as it was.
-        if instr.results and (instr.guard is None or ssa):
-            defined.update(instr.results)
-    return exposed, defined
+        if not written.issuperset(values):
+            exposed.update([value for value in values if value not in written])
+        # A guarded instruction may leave its result as it was.
+        if instr.guard is None:
+            written.update(instr.results)
+    return exposed, written

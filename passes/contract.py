@@ -24,7 +24,12 @@ _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}
 
 def run(kernel: Kernel) -> None:
     """Contract in every block."""
-    products = [instr for instr in kernel.instrs() if instr.op is opcodes.MUL and instr.mods in _CONTRACTIBLE]
+    products = [
+        instr
+        for block in kernel.blocks
+        for instr in block.instrs
+        if instr.op is opcodes.MUL and instr.mods in _CONTRACTIBLE
+    ]
     if not products:
         return
     counts: dict[Value, int] = dict.fromkeys((instr.results[0] for instr in products), 0)

@@ -39,7 +39,8 @@ def run(kernel: Kernel) -> None:
     if any(block.params for block in kernel.blocks):
         _Leaver(kernel).run()
     for block in kernel.blocks:
-        block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
+        if any(instr.guard is not None for instr in block.instrs):
+            block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
     kernel.ssa = False
 
 

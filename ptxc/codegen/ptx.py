@@ -26,18 +26,14 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
     """
     version = target.ptx
     for kernel in kernels:
-        seen = set()
-        for instr in kernel.instrs():
-            form = (instr.op, instr.mods)
-            if form in seen:
-                continue
-            seen.add(form)
-            need = requirements(*form)
+        for op, mods in {(instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs}:
+            need = requirements(op, mods)
             if not target.has(need):
+                first = next(instr for instr in kernel.instrs() if (instr.op, instr.mods) == (op, mods))
                 raise TargetError(
-                    f"{target} has no {'.'.join((instr.op.name, *instr.mods))}, which sm_{need.sm} brought",
+                    f"{target} has no {_mnemonic(op, mods)}, which sm_{need.sm} brought",
                     kernel=kernel.name,
-                    statement=str(instr.loc),
+                    statement=str(first.loc),
                     hint=f"compile for sm_{need.sm} or newer, or choose a schedule without it",
                 )
             version = max(version, PtxVersion(*need.ptx))
