@@ -45,6 +45,11 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     As the last statement it leaves it to a later pass how threads outside are kept from having an effect.
     """
     e, b = k.expressions, k.builder
+    if stmt is not k.signature.tile:
+        raise InputError("a tile inside of the tile", hint="a kernel is one Tile, after what must run before it")
+    names = [axis.name for axis in stmt.axes]
+    if len(set(names)) < len(names):
+        raise InputError(f"two axes of one name among {', '.join(names)}", hint="rename one")
     extents = [_extent(k, axis) for axis in stmt.axes]
     coordinates = [k.kernel.value(B32, axis.name) for axis in stmt.axes]
     inside = k.kernel.value(PRED, "inside")
@@ -54,7 +59,7 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     k.names.push()
     for axis, extent, value in zip(stmt.axes, extents, coordinates, strict=True):
         e.note(value, 0, max(extent.hi - 1, 0))
-        k.declare(axis.name, e.registers.linear(value))
+        k.coordinate(axis.name, e.registers.linear(value))
     if k.last:
         b.effect(opcodes.TILE_GUARD, (), (inside,))
         k.body(stmt.body, f"{path}.body")

@@ -28,7 +28,7 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, elementwise
 from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType, element_type
 from ptxc.frontend.integers import Integers
-from ptxc.frontend.linear import LONG_MAX, Linear, constant
+from ptxc.frontend.linear import LONG_MAX, LONG_MIN, Linear, constant
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.scope import Names, Typed
 from ptxc.ir import opcodes
@@ -105,6 +105,13 @@ class Expressions(Integers):
         """The value of an expression that must be an integer (a float is cut toward zero, as C does)."""
         return self.as_linear(self.lower(expr))
 
+    def subscript(self, expr: Expr) -> Linear:
+        """The value of an index. Raises InputError for a float, which C does not take for one."""
+        value = self.lower(expr)
+        if isinstance(value, Typed) and not (value.type.is_integer or value.type is BOOL_T):
+            raise InputError(f"the index {expr.pretty()} is a float", hint="cast it to int")
+        return self.as_linear(value)
+
     def integer_of(self, name: str) -> Linear:
         """The value of a name that must be an integer."""
         return self.as_linear(self._var(Var(name)))
@@ -148,6 +155,8 @@ class Expressions(Integers):
         value = int(expr.value)
         known = self._literals.get(value)
         if known is None:
+            if not LONG_MIN <= value <= LONG_MAX:
+                raise InputError("a number of more than 64 bits", hint="indices have 64 at most")
             known = self._literals[value] = constant(value)
         return known
 

@@ -13,7 +13,7 @@ from typing import Any
 from emmy.compiler.ir.kernel.ir import KernelOp
 
 from ptxc.errors import CompileError, InputError, UnsupportedError
-from ptxc.frontend.dtypes import I64_T
+from ptxc.frontend.dtypes import I64_T, ElementType
 from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.linear import INT_MAX, Linear
 from ptxc.frontend.math import Arithmetic
@@ -92,11 +92,17 @@ class Lowering:
                     error.at(statement=f"{here} {describe(stmt)}")
                 raise
 
+    def coordinate(self, name: str, value: Linear) -> None:
+        """Declare the variable of an axis or a loop."""
+        if name in self.signature.runtime:
+            raise InputError(f"{name!r} is called like a size that the launch gives", hint="rename the axis")
+        self.declare(name, value)
+
     def scoped(self, stmts: Iterable[Any], path: str, binding: dict[str, Linear] | None = None) -> None:
         """Lower statements in a scope of their own, which begins with the names of ``binding``."""
         with self.scope():
             for name, value in (binding or {}).items():
-                self.declare(name, value)
+                self.coordinate(name, value)
             self.body(stmts, path)
 
     @contextmanager
@@ -136,9 +142,8 @@ class Lowering:
             builder.effect(opcodes.GRID_WAIT, ("wait",))
         for parameter in signature.parameters:
             if parameter.is_pointer:
-                buffer = signature.buffers.get(parameter.buffer)
-                plain = parameter.role in ("input", "output") and buffer is not None
-                align = self.memory.type_of(parameter.buffer).nbytes if plain else 8
+                plain = parameter.role in ("input", "output") and parameter.buffer in signature.buffers
+                align = self._element_of(parameter.buffer).nbytes if plain else 8
                 self.kernel.params.append(Param(parameter.name, "u64", 4 if parameter.role == "zero" else align))
             else:
                 self.kernel.params.append(Param(parameter.name, "u32"))
@@ -153,6 +158,13 @@ class Lowering:
         for name in signature.indirect:
             self._indirect(name)
         self._shared()
+
+    def _element_of(self, buffer: str) -> ElementType:
+        try:
+            return self.memory.type_of(buffer)
+        except CompileError as error:
+            error.at(statement=f"buffer {buffer}")
+            raise
 
     def _receive(self, name: str, role: str, buffer: str) -> None:
         """Load one parameter."""
@@ -205,6 +217,10 @@ class Lowering:
 
     def _shared(self) -> None:
         signature, kernel = self.signature, self.kernel
+        taken = {kernel.name, *(param.name for param in kernel.params)}
+        for name in (*signature.shared, *((POOL,) if signature.pool else ())):
+            if name in taken:
+                raise InputError(f"the kernel or a buffer is called {name!r} like a shared array", hint="rename one")
         if signature.pool:
             align = max(16, *(max(self.memory.type_of(s.name).nbytes, s.align) for s in signature.shared.values()))
             kernel.shared.append(Shared(POOL, 0, align))
@@ -215,8 +231,6 @@ class Lowering:
             count = 1
             for extent in array.extents:
                 count *= extent
-            if array.name in kernel.names or not array.name.isidentifier():
-                raise InputError(f"the shared array's name {array.name!r} is taken or no identifier", hint="rename it")
             kernel.shared.append(Shared(array.name, count * type.nbytes, max(type.nbytes, array.align or 0)))
             kernel.reserve(array.name)
 
@@ -240,6 +254,11 @@ class Lowering:
 
     def assign(self, name: str, value: Typed) -> None:
         """Give a declared name a new value; expressions that read the old one are not remembered."""
+        declared = self.names.typed(name).type
+        if declared is not value.type:
+            raise InputError(
+                f"{name!r} is {declared.name} and is assigned {value.type.name}", hint="declare it as that"
+            )
         self.names.assign(name, value)
         self.expressions.forget(name)
 

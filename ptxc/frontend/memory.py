@@ -80,7 +80,7 @@ class Memory:
         if not index:
             return constant(0)
         if len(index) == 1:
-            return integers.integer(index[0])
+            return integers.subscript(index[0])
         shared = self.signature.shared.get(name)
         if shape is None:
             shape = shared.extents if shared is not None else self.buffer(name).shape
@@ -89,7 +89,7 @@ class Memory:
                 f"{name!r} has {len(shape)} dimensions but is indexed with {len(index)}",
                 hint="an index has one entry a dimension",
             )
-        entries = [integers.integer(entry) for entry in index]
+        entries = [integers.subscript(entry) for entry in index]
         weights, wide = self._strides(name, shape)
         if weights is not None:
             return integers.registers.weighted(entries, weights, wide)
@@ -139,16 +139,30 @@ class Memory:
         moved = e.bitwise("^", low, e.registers.scale(row, 1 << _CHUNK_SHIFT))
         return e.registers.add(moved, above, 1 << (shift + mask.bit_length()))
 
+    def align(self, name: str, flat: Linear, count: int) -> None:
+        """Let ``count`` elements from ``flat`` on be one access. Raises InputError where they cannot be aligned."""
+        nbytes = self.type_of(name).nbytes * count
+        first = self.signature.pool.get(name, 0) // (nbytes // count) + flat.constant
+        if first % count and all(coefficient % count == 0 for coefficient in flat.terms.values()):
+            raise InputError(f"{count} elements of {name!r} in one access are not aligned", hint=f"{nbytes} bytes must be")
+        if name in self.signature.shared and not self.signature.pool:
+            arrays = self.builder.kernel.shared
+            for at, array in enumerate(arrays):
+                if array.name == name and array.align < nbytes:
+                    arrays[at] = array._replace(align=nbytes)
+
     # ----------------------------------------------------------------------------------------------- addresses
 
-    def locate(self, name: str, index: tuple[Expr, ...], swizzle: str = "NONE", plus: int = 0) -> Mem:
-        """The memory operand of ``name[index]``, its last index raised by ``plus``."""
+    def locate(self, name: str, index: tuple[Expr, ...], swizzle: str = "NONE", plus: int = 0, count: int = 1) -> Mem:
+        """The memory operand of ``name[index]``, its last index raised by ``plus``, for an access of ``count``."""
         page = self.signature.paged.get(name)
         if page is not None and not page.whole:
             return self._paged(name, page, index, plus)
         flat = self.flat_index(name, index)
         if plus:
             flat = self.expressions.registers.add(flat, constant(plus))
+        if count > 1:
+            self.align(name, flat, count)
         return self.address(name, self.swizzled(swizzle, flat))
 
     def address(self, name: str, flat: Linear) -> Mem:
@@ -164,6 +178,8 @@ class Memory:
         pool = self.signature.pool
         symbol = Sym(POOL if pool else array.name)
         offset = pool.get(array.name, 0) + flat.constant * nbytes
+        if not INT_MIN <= offset <= INT_MAX:
+            raise InputError(f"element {flat.constant} of the shared array {array.name!r}", hint="it is far outside")
         if not flat.terms:
             return Mem(symbol, offset)
         e = self.expressions
@@ -211,7 +227,7 @@ class Memory:
         shape = self.buffer(name).shape
         if len(index) != len(shape):
             raise InputError(f"the paged buffer {name!r} has {len(shape)} dimensions but {len(index)} indices")
-        entries = [e.integer(entry) for entry in index]
+        entries = [e.subscript(entry) for entry in index]
         entries[-1] = e.registers.add(entries[-1], constant(plus))
         position = entries[page.axis]
         if page.start is not None:

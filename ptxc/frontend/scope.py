@@ -66,7 +66,5 @@ class Names:
         raise InputError(what, hint="a statement before this one must define it")
 
     def assign(self, name: str, entry: Entry) -> None:
-        """Replace the value of the innermost ``name``."""
-        if name not in self._entries:
-            raise InputError(f"{name!r} is assigned but not declared", hint="its loop or an Init must declare it")
+        """Replace the value of the innermost ``name``, which is known."""
         self._entries[name] = entry

@@ -7,7 +7,8 @@ and ``pack_smem``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile, TmaDescri
 from emmy.compiler.ir.stmt import Write, ZeroPrologue
 
 from ptxc.errors import InputError, TargetError, UnsupportedError
+from ptxc.frontend.dtypes import element_type
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.target import Target
 
@@ -26,6 +28,9 @@ DEFAULT_THREADS = 256
 #: Beyond this, the shared arrays are one dynamic pool: no array may be declared larger.
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_THREADS = 1024
+MAX_CTAS = 2**31 - 1
+#: What PTX takes for a name, and C too.
+_NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]\w*|_\w+)", re.ASCII).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +129,34 @@ def signature_of(
             statement="Tile",
             hint=f"the hardware runs 1 to {MAX_THREADS}; choose a smaller block_threads",
         )
+    ctas = -(-tile.n_elements // cells) if tile.is_static_grid else None
+    if ctas is not None and ctas > MAX_CTAS:
+        raise InputError(
+            f"the tile takes {ctas} CTAs",
+            statement="Tile",
+            hint=f"a grid has at most {MAX_CTAS}; enlarge block_threads",
+        )
+    name = op.name or f"k_{node_id}"
+    _check_name(name, "kernel")
     body = _Body(op)
     buffers = _buffers(op, body, constants)
     paged = _paged(op, body, hints, buffers)
-    indirect = tuple(name for name in hints.get("cuda.indirect_inputs", ()) if name in op.inputs)
+    indirect = tuple(name for name in _entries(hints, "cuda.indirect_inputs") if name in op.inputs)
     runtime = tuple(dict.fromkeys((*body.symbols, *(axis.name for axis in op.serial))))
     pool, shared_bytes = pack_shared(body.shared)
+    parameters = _parameters(op, body, paged, indirect, runtime)
+    if name in (parameter.name for parameter in parameters):
+        raise InputError(f"the kernel and a parameter are called {name!r}", hint="rename one of them")
     return Signature(
-        name=op.name or f"k_{node_id}",
-        parameters=_parameters(op, body, paged, indirect, runtime),
+        name=name,
+        parameters=parameters,
         buffers=buffers,
         tile=tile,
         threads=threads,
-        ctas=-(-tile.n_elements // cells) if tile.is_static_grid else None,
+        ctas=ctas,
         runtime=runtime,
         serial=tuple((axis.name, axis.extent.as_static()) for axis in op.serial),
-        zero=tuple(name for name in body.atomic if name not in op.zero_delegated),
+        zero=tuple(n for n in body.atomic if n not in op.zero_delegated and n not in body.shared),
         zero_prologues=tuple(body.zeroed),
         shared=body.shared,
         pool=pool if shared_bytes > STATIC_SHARED_LIMIT else {},
@@ -187,13 +204,22 @@ def _parameters(
     found += [Parameter(name, "start", name) for name in starts if name not in op.inputs]
     found += [Parameter(name, "tensor_map", name) for name in body.tensor_maps]
     found += [Parameter(name, "runtime", name) for name in runtime]
-    names = [parameter.name for parameter in found]
-    for name in names:
-        if not name.isidentifier() or not name.isascii():
-            raise InputError(f"buffer {name!r} cannot be a parameter's name", hint="rename it to a C identifier")
-        if names.count(name) > 1:
-            raise InputError(f"two parameters are called {name!r}", hint="rename the buffer or the symbolic size")
+    names = set()
+    for parameter in found:
+        _check_name(parameter.name, "parameter")
+        if parameter.name in names:
+            raise InputError(
+                f"two parameters are called {parameter.name!r}", hint="rename the buffer or the symbolic size"
+            )
+        names.add(parameter.name)
     return tuple(found)
+
+
+def _check_name(name: str, what: str) -> None:
+    """Raise InputError where PTX cannot call a kernel, a parameter or an array ``name``."""
+    if not _NAME(name):
+        hint = "names are letters, digits and underscores, not WARP_SZ, which is a constant of PTX"
+        raise InputError(f"a {what} cannot be called {name!r}", hint=hint)
 
 
 #: What an indirect input's three parameters are called, after its name, and their roles.
@@ -203,27 +229,40 @@ _INDIRECT = (("table", "table"), ("sel", "selector"), ("slot", "slot"))
 def _paged(op: KernelOp, body: _Body, hints: Mapping[str, Any], buffers: dict[str, Buffer]) -> dict[str, Paged]:
     """The paged buffers of the kernel, from the hint's (name, axis, page, start) entries."""
     paged = {}
-    for entry in hints.get("cuda.paged_buffers", ()):
-        try:
-            name, axis, page, start = entry
-        except (TypeError, ValueError):
-            raise InputError(
-                f"the hint cuda.paged_buffers holds {entry!r}",
-                hint="an entry is [buffer, axis, page size, start or null]",
-            ) from None
+    for name, axis, page, start in map(_page_entry, _entries(hints, "cuda.paged_buffers")):
         if name not in buffers:
             continue
+        if name in _entries(hints, "cuda.indirect_inputs"):
+            raise InputError(f"the hints make {name!r} both paged and indirect", hint="take it out of one of them")
         shape = buffers[name].shape
-        if not (isinstance(axis, int) and isinstance(page, int) and 0 <= axis < len(shape) and page > 0):
+        if not (0 <= axis < len(shape) and page > 0):
             raise InputError(
                 f"the hint cuda.paged_buffers pages axis {axis!r} of {name!r} by {page!r}",
                 hint=f"{name} has {len(shape)} axes, and a page has at least one element",
             )
-        tensor = op.inputs.get(name) or op.outputs[name]
-        whole = start is None and spans_one_page(tensor.shape, axis, page)
+        tensor = op.inputs.get(name) or op.outputs.get(name)
+        whole = start is None and tensor is not None and spans_one_page(tensor.shape, axis, page)
         paged[name] = Paged(axis, page, start, whole)
     _refuse_staging(op, body, paged)
     return paged
+
+
+def _page_entry(entry: Any) -> tuple[str, int, int, str | None]:
+    """One entry of the hint ``cuda.paged_buffers``."""
+    match entry:
+        case [str(name), int(axis), int(page), str() | None as start]:
+            return name, axis, page, start
+    raise InputError(
+        f"the hint cuda.paged_buffers holds {entry!r}", hint="an entry is [buffer, axis, page size, start or null]"
+    )
+
+
+def _entries(hints: Mapping[str, Any], hint: str) -> Sequence[Any]:
+    """The entries of a hint that is a list."""
+    entries = hints.get(hint, ())
+    if not isinstance(entries, list | tuple):
+        raise InputError(f"the hint {hint} is {entries!r}", hint="it is a list")
+    return entries
 
 
 def _refuse_staging(op: KernelOp, body: _Body, paged: dict[str, Paged]) -> None:
@@ -277,6 +316,9 @@ class _Body:
     def _visit(self, stmt: Any) -> None:
         kind = type(stmt)  # not isinstance: Emmy's classes answer that twenty times slower
         if kind is Smem:
+            check_array(stmt)
+            if stmt.name in self.shared:
+                raise InputError(f"the shared array {stmt.name!r} is declared twice", hint="rename one of them")
             self.shared[stmt.name] = stmt
         elif kind is Write:
             if stmt.atomic:
@@ -295,6 +337,21 @@ class _Body:
         if self._shaped:
             for expr in stmt.exprs():
                 self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
+
+
+def check_array(stmt: Smem) -> None:
+    """Raise InputError, or UnsupportedError for its element type, where a shared array cannot be declared."""
+    _check_name(stmt.name, "shared array")
+    what = f"the shared array {stmt.name!r}"
+    if any(not isinstance(extent, int) or extent < 1 for extent in stmt.extents):
+        raise InputError(f"{what} has the extents {stmt.extents}", hint="extents are numbers, at least 1")
+    if not (0 <= stmt.align <= 1 << 20 and stmt.align & (stmt.align - 1) == 0):
+        raise InputError(f"{what} is aligned to {stmt.align} bytes", hint="an alignment is a power of two")
+    try:
+        element_type(stmt.dtype)
+    except UnsupportedError as error:
+        error.at(statement=f"Smem {stmt.name}")
+        raise
 
 
 def pack_shared(arrays: dict[str, Smem]) -> tuple[dict[str, int], int]:

@@ -63,7 +63,7 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
     packed = [f"_v_{names[0]}__{at}" for at in range(words)]
     word_type = F32_T if type is F32_T else element_type("u32")
     if stmt.carried != "unpack":
-        mem = k.memory.locate(stmt.input, stmt.index)
+        mem = k.memory.locate(stmt.input, stmt.index, count=len(names))
         loaded = k.memory.load_vector(
             stmt.input, mem, type, len(names), f"{names[0]}.v" if words < len(names) else names[0]
         )
@@ -86,7 +86,7 @@ def write(k: Lowering, stmt: Write, path: str) -> None:
         return
     page = k.signature.paged.get(stmt.output)
     if len(values) > 1 and vector_width(type, len(values)) and (page is None or page.whole):
-        mem = k.memory.locate(stmt.output, stmt.index, stmt.swizzle)
+        mem = k.memory.locate(stmt.output, stmt.index, stmt.swizzle, count=len(values))
         k.memory.store_vector(stmt.output, mem, [convert.convert(k.builder, value, type) for value in values])
         return
     for at, value in enumerate(values):
@@ -142,8 +142,6 @@ def select(k: Lowering, stmt: Select, path: str) -> None:
 
 def smem(k: Lowering, stmt: Smem, path: str) -> None:
     """A shared array. It was declared with the kernel's interface; nothing happens where it stands."""
-    if any(int(extent) <= 0 for extent in stmt.extents):
-        raise InputError(f"the shared array {stmt.name!r} has an extent below 1")
 
 
 def zero_prologue(k: Lowering, stmt: ZeroPrologue, path: str) -> None:

@@ -6,6 +6,7 @@ Sources: ``Sync``, ``CpAsync*``, ``WarpShuffle``, ``WarpBroadcast`` and ``TreeHa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,19 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
         raise InputError(f"{stmt.smem!r} is not a shared array")
     flat = memory.flat_index(stmt.smem, stmt.smem_index)
     if stmt.lane_index is not None:
+        if len(stmt.lane_index) != 2:
+            raise InputError(f"a lane index of {len(stmt.lane_index)} parts", hint="it is a row and a column")
         row, column = stmt.lane_index
         columns = constant(int(k.signature.shared[stmt.smem].extents[-1]))
         lane = e.registers.add(e.multiply(e.integer(row), columns), e.integer(column))
         flat = e.registers.add(flat, lane)
+    if stmt.src in k.signature.shared:
+        raise InputError(f"{stmt.src!r} is no buffer of global memory", hint="cp.async copies into shared memory")
+    memory.align(stmt.smem, flat, max(1, stmt.nbytes // memory.type_of(stmt.smem).nbytes))
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
-    source = memory.address(stmt.src, memory.flat_index(stmt.src, stmt.src_index))
+    origin = memory.flat_index(stmt.src, stmt.src_index)
+    memory.align(stmt.src, origin, max(1, stmt.nbytes // memory.type_of(stmt.src).nbytes))
+    source = memory.address(stmt.src, origin)
     size = integer(B32, stmt.nbytes)
     operands: tuple[Operand, ...] = (destination, source, size)
     if stmt.valid is not None and stmt.nbytes == 16:
@@ -132,7 +140,7 @@ def _butterfly(
     while 0 < distance < length:
         mode, clamp = ("up", (_WARP - length) << 8) if prefix else ("bfly", 31)
         others = [
-            convert(k.builder, _exchange(k, k.value(name), mode, integer(B32, distance), clamp, mask), type)
+            convert(k.builder, _exchange(k, k.names.typed(name), mode, integer(B32, distance), clamp, mask), type)
             for name in state
         ]
         merged = _merge(k, program, state, state_b, others, type)
@@ -178,7 +186,7 @@ def broadcast(k: Lowering, stmt: WarpBroadcast, path: str) -> None:
     mask = k.builder.emit(opcodes.ACTIVEMASK, ("b32",), B32, (), "mask")
     clamp = ((_WARP - length) << 8) | 31
     for name in stmt.state:
-        k.assign(name, _exchange(k, k.value(name), "idx", integer(B32, length - 1), clamp, mask))
+        k.assign(name, _exchange(k, k.names.typed(name), "idx", integer(B32, length - 1), clamp, mask))
 
 
 def _exchange(k: Lowering, value: Typed, mode: str, lane: Operand, clamp: int, mask: Operand) -> Typed:
@@ -226,6 +234,13 @@ def tree(k: Lowering, stmt: TreeHalve, path: str) -> None:
     length = stmt.length
     if not isinstance(length, int) or length < 1:
         raise InputError(f"a tree over {length} partial states")
+    if not len(stmt.bufs) == len(stmt.state) == len(stmt.state_b):
+        raise InputError(f"{len(stmt.bufs)} arrays, {len(stmt.state)} states and {len(stmt.state_b)} others in a tree")
+    slots = length * (stmt.inner[1] if stmt.inner is not None else 1)
+    for buffer in stmt.bufs:
+        array = k.signature.shared.get(buffer)
+        if array is None or math.prod(array.extents) < slots:
+            raise InputError(f"{buffer!r} is no shared array of {slots} partial states", hint="a Smem declares it")
     power_of_two = length & (length - 1) == 0
     if stmt.tid_var == "warp" and stmt.inner is None and stmt.barrier_id == 0 and length <= _WARP and power_of_two:
         _tree_in_warp(k, stmt)

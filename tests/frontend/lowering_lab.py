@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 import ptxc
 from ptxc.driver import CompiledKernel
+from ptxc.errors import CompileError, InternalError
 from ptxc.launch import Launch, LaunchParameter, evaluate
 from ptxc.sim.device import CpuDevice
 
@@ -121,6 +122,17 @@ def _tensor(name: str, spec: Spec) -> Tensor:
     return Tensor(name, tuple(shape), emmy_dtype(kind))
 
 
+#: The cell, its element of ``x``, and its element of ``y``.
+AT = Var("i")
+LOAD, WRITE = Load("a", "x", (AT,)), Write("y", (AT,), "a")
+
+
+def pointwise(*stmts: Any, inputs: Any = None, outputs: Any = None, threads: int | None = 64, **fields: Any) -> Graph:
+    """A kernel over 64 cells whose tile holds ``LOAD``, the statements and ``WRITE``."""
+    body = tile({"i": 64}, [LOAD, *stmts, WRITE], threads)
+    return kernel_graph(body, inputs or {"x": (64,)}, outputs or {"y": (64,)}, **fields)
+
+
 # ------------------------------------------------------------------------------------------------------ running
 
 
@@ -192,6 +204,25 @@ def _argument(
         value = np.ascontiguousarray(value, DTYPES[parameter.dtype]).view()
         value.flags.writeable = False
     return value
+
+
+def refused(make: Callable[[], Graph], target: str = "sm_90") -> CompileError:
+    """The error of a kernel that ptxc must refuse: one line, and not ptxc's own fault."""
+    graph = make()
+    try:
+        compiled(graph, target)
+    except CompileError as caught:
+        error = caught
+    else:
+        raise AssertionError("it is compiled")
+    assert not isinstance(error, InternalError), error
+    assert error.exit_status == 2
+    text = str(error)
+    assert "\n" not in text
+    assert "Error" not in text
+    assert len(text) < 600
+    assert error.kernel
+    return error
 
 
 # -------------------------------------------------------------------------------------------- Emmy's own kernel
