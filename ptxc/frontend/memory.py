@@ -144,7 +144,7 @@ class Memory:
         nbytes = self.type_of(name).nbytes * count
         first = self.signature.pool.get(name, 0) // (nbytes // count) + flat.constant
         if first % count and all(coefficient % count == 0 for coefficient in flat.terms.values()):
-            raise InputError(f"{count} elements of {name!r} in one access are not aligned", hint=f"{nbytes} bytes must be")
+            raise InputError(f"{count} elements of {name!r} at once are not aligned", hint=f"{nbytes} bytes must be")
         if name in self.signature.shared and not self.signature.pool:
             arrays = self.builder.kernel.shared
             for at, array in enumerate(arrays):

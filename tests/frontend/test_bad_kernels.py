@@ -482,7 +482,7 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
     "vector store that is misaligned": (
         lambda: pointwise(Write("y", (op("+", op("*", AT, 4), 1),), values=("a",) * 4)),
         InputError,
-        "aligned",
+        "at once are not aligned",
     ),
 }
 
