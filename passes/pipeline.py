@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import time
 from collections.abc import Callable, Collection
 from types import ModuleType
@@ -35,7 +36,8 @@ class Pass(NamedTuple):
     @property
     def module(self) -> ModuleType:
         """Its module, imported only now: who reads the table alone need not wait for all of them."""
-        return importlib.import_module(f"ptxc.passes.{self.name.replace('-', '_')}")
+        name = f"ptxc.passes.{self.name.replace('-', '_')}"
+        return sys.modules.get(name) or importlib.import_module(name)
 
     @property
     def run(self) -> Callable[[Kernel], None]:
@@ -125,6 +127,22 @@ def check_name(name: str, *more: str) -> None:
         raise UsageError(f"there is no pass {name!r}", hint=f"{question}passes are {', '.join(known)}")
 
 
+class Clock:
+    """CPU time of each step since the one before; keeps none unless ``running``."""
+
+    def __init__(self, running: bool) -> None:
+        self.laps: list[PassTime] = []
+        self._running = running
+        self._since = time.process_time() if running else 0.0
+
+    def lap(self, name: str, kernel: Kernel) -> None:
+        """A step has ended, and left ``kernel``."""
+        if self._running:
+            seconds = time.process_time() - self._since
+            self.laps.append(PassTime(name, seconds, sum(len(block.instrs) for block in kernel.blocks)))
+            self._since = time.process_time()
+
+
 class Runner:
     """Runs the pipeline over a kernel."""
 
@@ -136,6 +154,7 @@ class Runner:
         start_at: str = "",
         verify: bool = False,
         observe: Callable[[int, str, Kernel], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``observe(rank, name, kernel)`` is called with the kernel after each pass.
 
@@ -156,7 +175,7 @@ class Runner:
         self.disabled = frozenset(disabled)
         self.stop_after, self.start_at = stop_after, start_at
         self.verify, self.observe = verify, observe
-        self.times: list[PassTime] = []
+        self.clock = clock or Clock(False)
 
     def run(self, kernel: Kernel) -> None:
         """Run the passes in place.
@@ -182,11 +201,9 @@ class Runner:
         from ptxc.ir.verify import check
 
         before = f"// before pass {item.name}\n{format_kernel(kernel)}" if self.verify else ""
-        run = item.run
-        start = time.process_time()
         try:
-            run(kernel)
-            seconds = time.process_time() - start
+            item.run(kernel)
+            self.clock.lap(item.name, kernel)
             if self.verify:
                 check(kernel, item.name)
         except InternalError as error:
@@ -200,6 +217,5 @@ class Runner:
             crash = InternalError(what, kernel=kernel.name)
             crash.reproducer = before
             raise crash from fault
-        self.times.append(PassTime(item.name, seconds, sum(len(block.instrs) for block in kernel.blocks)))
         if self.observe is not None:
             self.observe(item.rank, item.name, kernel)

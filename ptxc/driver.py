@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from emmy.compiler.ir.kernel.ir import KernelOp
 
     from ptxc.frontend.reader import KernelNode
-    from ptxc.passes.pipeline import PassTime
+    from ptxc.passes.pipeline import Clock, PassTime
 
 
 #: Called with the rank and name of a pass, and the kernel after it.
@@ -46,6 +45,8 @@ class Options:
     stop_after: str = ""
     #: Check the IR after each pass.
     verify_each: bool = False
+    #: Measure each step's CPU time. Reading that clock takes microseconds, which add up in a small kernel.
+    time_passes: bool = False
 
     def __post_init__(self) -> None:
         if self.math not in ("precise", "fast"):
@@ -54,10 +55,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What is known of a compilation. Seconds are of CPU."""
+    """What is known of a compilation."""
 
-    seconds: float
-    #: The frontend (``build``), the passes that ran, the PTX text (``print``).
+    #: The steps' CPU times; empty unless :attr:`Options.time_passes` is set.
     passes: tuple[PassTime, ...]
     lines: int
     #: Registers of each bank, and how many are live at once at most.
@@ -136,7 +136,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
     from ptxc.frontend.signature import check_shared, launch_of, signature_of
-    from ptxc.passes.pipeline import BUILD
+    from ptxc.passes.pipeline import BUILD, Clock
 
     target = parse_target(options.target)
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
@@ -149,12 +149,12 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
 
     with _without_garbage_collection():
         with _faults_named("the frontend", node.op.name or node.node_id):
-            start = time.process_time()
+            clock = Clock(options.time_passes)
             kernel, launch = with_room(build)
-            seconds = time.process_time() - start
+            clock.lap(BUILD[1], kernel)
         if observe is not None:
             observe(*BUILD, kernel)
-        return _finish(kernel, launch, target, options, observe, seconds)
+        return _finish(kernel, launch, target, options, observe, clock)
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:
@@ -216,19 +216,20 @@ def compile_ir(
     """
     from ptxc.ir.text import parse_kernel
     from ptxc.ir.verify import check
+    from ptxc.passes.pipeline import BUILD, Clock
 
     chosen = _options(options)
     try:
-        start = time.process_time()
+        clock = Clock(chosen.time_passes)
         kernel = parse_kernel(text, name)
-        seconds = time.process_time() - start
+        clock.lap(BUILD[1], kernel)
         target = parse_target(kernel.target)
         check(kernel, error=InputError)
         _check_form(kernel, start_at)
     except CompileError as error:
         error.at(file=name)
         raise
-    return _finish(kernel, None, target, chosen, observe, seconds, start_at)
+    return _finish(kernel, None, target, chosen, observe, clock, start_at)
 
 
 def _check_form(kernel: Kernel, start_at: str) -> None:
@@ -247,32 +248,29 @@ def _check_form(kernel: Kernel, start_at: str) -> None:
 
 
 def _finish(
-    kernel: Kernel, launch: Launch | None, target: Target, options: Options, observe: Observer | None, seconds: float,
+    kernel: Kernel, launch: Launch | None, target: Target, options: Options, observe: Observer | None, clock: Clock,
     start_at: str = "",
 ) -> CompiledKernel:  # fmt: skip
-    """The passes, and the text. ``seconds`` is what making the kernel took."""
+    """The passes, and the text."""
     from ptxc.codegen.ptx import print_module
-    from ptxc.passes.pipeline import BUILD, PRINT, PassTime, Runner
+    from ptxc.passes.pipeline import PRINT, Runner
 
-    built = PassTime(BUILD[1], seconds, _size(kernel))
     runner = Runner(
         disabled=options.disable,
         stop_after=options.stop_after,
         start_at=start_at,
         verify=options.verify_each,
         observe=observe,
+        clock=clock,
     )
     with _faults_named("a pass", kernel.name):
         runner.run(kernel)
     with _faults_named("printing PTX", kernel.name):
-        start = time.process_time()
         version = _version(kernel, target, options)
         ptx = "" if kernel.ssa else print_module([kernel], target, version)
-        printed = PassTime(PRINT, time.process_time() - start, _size(kernel))
-    times = (built, *runner.times, printed)
+        clock.lap(PRINT, kernel)
     stats = Stats(
-        seconds=sum(step.seconds for step in times),
-        passes=times,
+        passes=tuple(clock.laps),
         lines=ptx.count("\n"),
         registers={bank.name: counts for bank, counts in kernel.registers.items()},
     )
@@ -290,11 +288,6 @@ def _version(kernel: Kernel, target: Target, options: Options) -> PtxVersion:
             f"the kernel needs PTX {needed}, not {version}", hint=f"leave out --ptx-version, or give {needed} or newer"
         )
     return version
-
-
-def _size(kernel: Kernel) -> int:
-    """The number of instructions."""
-    return sum(len(block.instrs) for block in kernel.blocks)
 
 
 def _options(options: Mapping[str, Any]) -> Options:

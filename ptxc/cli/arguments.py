@@ -146,6 +146,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "disable": tuple(args.disable),
         "stop_after": stop_after,
         "verify_each": args.verify_each,
+        "time_passes": args.time_passes,
     }
 
 
