@@ -13,14 +13,21 @@ from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.types import BYTES, Type
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
-_SYNC = {opcodes.BAR: "cta", opcodes.BAR_WARP: "warp", opcodes.SHFL: "warp", opcodes.ACTIVEMASK: "warp"}
+_MEETINGS = (opcodes.BAR, opcodes.BAR_WARP, opcodes.SHFL)
+
+#: What the machine gives for the active mask: it knows one thread only.
+ACTIVE = 0x5EED
 
 
 class Effect(NamedTuple):
-    """``what`` is "store", "atom" or the group that meets, ``numbers`` are addresses and values, or the barrier."""
+    """``what`` is "store", "atom" or the instruction at which threads meet, ``numbers`` are its operands.
+
+    ``place`` tells meetings apart that look alike.
+    """
 
     what: str
     numbers: tuple[int, ...]
+    place: int = 0
 
 
 class TooLong(Exception):
@@ -98,8 +105,10 @@ class _Thread:
             return ()
         if op in (opcodes.ATOM, opcodes.RED):
             return self.atomic(instr, *numbers)
-        if op in _SYNC:
-            self.effects.append(Effect(_SYNC[op], tuple(numbers) if op is opcodes.BAR else ()))
+        if op is opcodes.ACTIVEMASK:
+            return (ACTIVE,)
+        if op in _MEETINGS:
+            self.effects.append(Effect(op.name, tuple(numbers), id(instr)))
             # Each lane gets something of its own.
             lane = self.special.get("tid.x", 0)
             return tuple(lane * 7 + sum(numbers) for _ in instr.results)

@@ -132,7 +132,8 @@ class _Maker:
         self.builder.effect(opcodes.ST, ("global", value.type.name), (address, value), guard=self.guard())
 
     def load(self) -> None:
-        base: Value = self.random.choice((self.src, self.out, self.out))
+        # Where threads meet, all see the same memory: none loads what another may be writing.
+        base: Value = self.random.choice((self.src, self.out, self.out) if not self.collective else (self.src,))
         mods = ("global", "nc", "b32") if base is self.src and self.random.random() < 0.5 else ("global", "b32")
         if self.random.random() < 0.3:
             at = self.builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 60))
