@@ -37,8 +37,8 @@ _PREDICATE_FORMS = [
 FORMS = {B32: _INTEGER_FORMS, B64: _WIDE_FORMS, PRED: _PREDICATE_FORMS}
 
 
-def random_program(seed: int, *, threads: int = 1, collective: bool = False, tile: str = "") -> Kernel:
-    """A kernel whose threads differ if there are several; ``collective`` ones meet here and there.
+def random_program(seed: int, *, threads: int = 1, collective: str = "", tile: str = "") -> Kernel:
+    """A kernel whose threads differ if there are several; here and there a ``warp`` meets, or a ``cta`` too.
 
     ``tile`` is the extents of a tile, with whose guard the kernel begins, as the text form writes it: ``"3, %n"``.
     """
@@ -46,7 +46,7 @@ def random_program(seed: int, *, threads: int = 1, collective: bool = False, til
 
 
 class _Maker:
-    def __init__(self, random: Random, threads: int, collective: bool) -> None:
+    def __init__(self, random: Random, threads: int, collective: str) -> None:
         self.random = random
         self.kernel = Kernel("random", "sm_90", threads)
         self.kernel.params = [Param("out", "u64", 4), Param("src", "u64", 4), Param("n", "u32"), Param("m", "u32")]
@@ -154,12 +154,12 @@ class _Maker:
             self.visible.append(value)
 
     def meet(self) -> None:
-        kind = self.random.randrange(4)
-        if kind == 0:
+        kind = self.random.randrange(4 if self.collective == "cta" else 2)
+        if kind == 2:
             self.builder.effect(opcodes.BAR, ("sync",), (integer(B32, 0),))
         elif kind == 1:
             self.builder.effect(opcodes.BAR_WARP, (), (integer(B32, -1),))
-        elif kind == 2:
+        elif kind == 3:
             self.builder.effect(opcodes.BAR, ("sync",), (integer(B32, 1), integer(B32, 32)))
         else:
             mask = self.builder.emit(opcodes.ACTIVEMASK, ("b32",), B32, (), "mask")

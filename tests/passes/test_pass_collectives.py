@@ -54,7 +54,7 @@ def accepted(seed: int, tiled: bool) -> tuple[str, Kernel] | None:
     random = Random(seed)
     threads = random.choice((8, 40, 64, 64))
     tile = random.choice(("%n, 64", "%n, 32", "3, 100", "%n, 5", "%n, 2, 32", "7", "3, %n", "2, 64")) if tiled else ""
-    kernel = random_program(seed, threads=threads, collective=True, tile=tile)
+    kernel = random_program(seed, threads=threads, collective=random.choice(("warp", "cta")), tile=tile)
     check(kernel)
     text = format_kernel(kernel)
     try:
