@@ -27,7 +27,7 @@ from ptxc.cli.arguments import Commands, Parser, examples, near
 from ptxc.cli.messages import complain
 from ptxc.errors import CompileError, UsageError
 
-COMMANDS = ("compile", "check", "passes", "ops", "completion")
+COMMANDS = ("compile", "check", "run", "verify", "passes", "ops", "completion")
 
 _DESCRIPTION = """\
 Compiles Emmy's scheduled Kernel IR to NVIDIA PTX, without nvcc or LLVM.

@@ -138,11 +138,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a run begins with. ``begin`` holds the arrays that were given or are random, inputs for the most part."""
+    """What a run begins with.
+
+    ``begin`` holds the arrays that something is known of before it, inputs for the most part; ``origins`` says of each
+    whether it is ``given``, ``constant`` or ``random``.
+    """
 
     integers: dict[str, int]
     buffers: dict[str, Buffer]
     begin: dict[str, Array]
+    origins: dict[str, str]
 
     @property
     def written(self) -> list[Buffer]:
@@ -184,12 +189,14 @@ def problem_of(
         if name not in buffers:
             raise UsageError(f"no kernel has a buffer {name!r}", hint=f"buffers are {', '.join(buffers)}")
     begin = {name: _fitting(buffers[name], array) for name, array in given.items()}
+    origins = dict.fromkeys(begin, "given")
     constants = {p.name: p for step in steps for p in step.launch.parameters if p.role == "constant"}
     for name, buffer in buffers.items():
         if name in begin or buffer.written:
             continue
+        origins[name] = "constant" if name in constants else "random"
         begin[name] = _constant(buffer, constants[name], integers) if name in constants else _random(buffer, seed)
-    return Problem(dict(integers), buffers, begin)
+    return Problem(dict(integers), buffers, begin, origins)
 
 
 def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, Buffer]:

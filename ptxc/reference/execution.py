@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ptxc.errors import InputError, UsageError
+from ptxc.errors import UsageError
 from ptxc.launch import LaunchParameter
 from ptxc.reference.buffers import Array, extents
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
-from ptxc.sim.device import DEFAULT_MAX_STEPS, LaunchResult, Module
+from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module
 from ptxc.sim.geometry import Dim3
 
 #: Called with the CTAs done and to do, over all launches.
@@ -51,6 +51,22 @@ class _Planned:
         return math.prod(self.grid) if self.places is None else len(self.places)
 
 
+def load(texts: Mapping[str, str]) -> dict[str, Module]:
+    """Modules on a device of their own, by the names of their entries. ``texts`` are the entries' PTX texts.
+
+    Raises InputError where a text is not PTX or lacks its entry, UnsupportedError for what is not executed.
+    """
+    device = CpuDevice()
+    known: dict[str, Module] = {}
+    modules = {}
+    for entry, text in texts.items():
+        if text not in known:
+            known[text] = device.load(text)
+        modules[entry] = known[text]
+        modules[entry].program(entry)
+    return modules
+
+
 def execute(
     modules: Mapping[str, Module],
     steps: Sequence[Step],
@@ -61,8 +77,7 @@ def execute(
 ) -> list[Launched]:
     """Launch ``steps`` in order on ``arrays``, which are written in place, until one does not complete.
 
-    ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry, InputError where
-    there is no such entry.
+    ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry.
     """
     plan = [launch for step in steps for launch in _launches(step, integers, settings.sample)]
     total, before = sum(launch.ctas for launch in plan), 0
@@ -104,11 +119,8 @@ def _launch(
     progress: Progress | None,
 ) -> LaunchResult:
     entry, description = launch.step.entry, launch.step.launch
-    module = modules.get(entry)
-    if module is None:
-        raise InputError(f"the PTX has no entry {entry!r}", hint=f"it has {', '.join(modules) or 'none'}")
     try:
-        return module.launch(
+        return modules[entry].launch(
             entry,
             launch.grid,
             description.block,
@@ -117,6 +129,7 @@ def _launch(
             ctas=launch.places,
             sanitize=settings.sanitize,
             max_steps=settings.max_steps,
+            profile=settings.profile,
             progress=progress,
         )
     except UsageError as error:

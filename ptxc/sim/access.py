@@ -37,6 +37,8 @@ def load(m: Machine, active: Active, space: str, addresses: Array, size: int) ->
     The result is of the container type of ``size``, as long as ``addresses``.
     """
     pieces = resolve(m, active, space, addresses, size, "load")
+    if m.profile is not None:
+        m.profile.access(m, active, pieces, size)
     if len(pieces) == 1 and pieces[0].where is None:
         return _read(m, pieces[0], size)
     out = np.zeros(addresses.size, container(size))
@@ -48,7 +50,10 @@ def load(m: Machine, active: Active, space: str, addresses: Array, size: int) ->
 def store(m: Machine, active: Active, space: str, addresses: Array, values: Array) -> None:
     """Write ``values`` (of a container type, one element for each of ``addresses`` or one for all)."""
     size = values.dtype.itemsize
-    for piece in resolve(m, active, space, addresses, size, "store"):
+    pieces = resolve(m, active, space, addresses, size, "store")
+    if m.profile is not None:
+        m.profile.access(m, active, pieces, size)
+    for piece in pieces:
         if not writable(m, piece):
             continue
         part = values if piece.where is None or values.size == 1 else values[piece.where]

@@ -126,7 +126,10 @@ def _start_copy(instruction: Instruction) -> Action:
         else:
             amounts = np.broadcast_to(m.compress(valid(m, active), active), (count,))
             values = _load_partly(m, active, sources, amounts, width)
-        for piece in resolve(m, active, "shared", targets, width, "cp.async to"):
+        pieces = resolve(m, active, "shared", targets, width, "cp.async to")
+        if m.profile is not None:
+            m.profile.access(m, active, pieces, width)
+        for piece in pieces:
             m.copies.issue(m, piece, values if piece.where is None else values[piece.where])
 
     return act

@@ -124,7 +124,10 @@ def _apply(
 ) -> Array:
     """Do the operation at every address; the result is what each thread found there."""
     old = np.zeros(addresses.size, kind.dtype)
-    for piece in resolve(m, active, space, addresses, kind.size, "atomic"):
+    pieces = resolve(m, active, space, addresses, kind.size, "atomic")
+    if m.profile is not None:
+        m.profile.access(m, active, pieces, kind.size)
+    for piece in pieces:
         if not writable(m, piece):
             continue
         _checks(m, piece, kind.size)

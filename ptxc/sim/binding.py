@@ -232,6 +232,8 @@ def guarded(action: Action, guard: Register | Negated | None, instruction: Instr
 
     def act(m: Machine, active: Active) -> None:
         chosen = m.select(active, condition(m, active))
+        if m.profile is not None:
+            m.profile.predicated_off(instruction, active.index.size - (chosen.index.size if chosen is not None else 0))
         if chosen is not None:
             action(m, chosen)
 

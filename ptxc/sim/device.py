@@ -25,6 +25,7 @@ from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
 from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.parser import parse
+from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
 from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
@@ -64,6 +65,7 @@ class LaunchResult:
     findings: list[Finding]
     statistics: Statistics
     completed: bool
+    profile: Profile | None = None
 
 
 class CpuDevice:
@@ -157,6 +159,7 @@ class Module:
         ctas: Iterable[Sequence[int]] | None = None,
         sanitize: Iterable[str] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
+        profile: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> LaunchResult:
         """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each).
@@ -164,8 +167,8 @@ class Module:
         ``args`` come in parameter order: an array for a pointer (written in place; read-only if its ``writeable``
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
         pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
-        execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``progress`` is called with the
-        CTAs done and to do.
+        execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
+        profile. ``progress`` is called with the CTAs done and to do.
 
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
@@ -175,6 +178,7 @@ class Module:
         if not chosen <= CHECKS:
             raise UsageError(f"unknown check {min(chosen - CHECKS)!r}", hint=f"there are {', '.join(sorted(CHECKS))}")
         places = run.places(ctas)
+        run.profile = Profile() if profile else None
         return run.run(list(args), places, chosen, max_steps, progress)
 
 
@@ -197,6 +201,7 @@ class _Launch:
         self._global_race: GlobalRaceCheck | None = None
         self._read_only: dict[Region, Instruction] = {}
         self._statistics = Statistics()
+        self.profile: Profile | None = None
         limits = self._program.limits
         limit = math.prod(limits.get("maxntid", (1024,)))
         if math.prod(block) > limit:
@@ -242,7 +247,7 @@ class _Launch:
         finally:
             for region in regions:
                 self._memory.remove(region)
-        return LaunchResult(self._findings.list(), self._statistics, completed)
+        return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
 
     def _bind(self, args: list[Argument]) -> tuple[list[Region], Region]:
         """The parameter bank, and the regions that exist for this launch only."""
@@ -295,6 +300,7 @@ class _Launch:
             findings=self._findings,
             copies=CopyQueue(where.threads),
             checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
+            profile=self.profile,
         )
         if "init" in checks:
             m.checks.init = InitCheck(m.shared.data.size, m.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ptxc.sim.asynchronous import COPIES
@@ -183,3 +183,21 @@ def _pure_row(instruction: Instruction) -> Callable[[Modifiers], Pure] | None:
     if opcode in REAL and (real or opcode not in INTEGER):
         return REAL[opcode]
     return INTEGER.get(opcode) or LOGIC.get(opcode) or CONVERT.get(opcode)
+
+
+def supported() -> dict[str, list[str]]:
+    """The opcodes that are executed, by kind."""
+    tables: dict[str, Iterable[str]] = {
+        "integers": INTEGER,
+        "floats": REAL,
+        "bits and predicates": LOGIC,
+        "conversions": CONVERT,
+        "data": MOVEMENT,
+        "atomics": ATOMICS,
+        "asynchronous copies": ["cp.async", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"],
+        "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
+        "barriers": ["bar", "barrier"],
+        "control": ["bra", "brx.idx", "call", "ret", "exit", "trap"],
+        "of no effect here": _NO_EFFECT,
+    }
+    return {kind: sorted(opcodes) for kind, opcodes in tables.items()}

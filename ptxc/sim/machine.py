@@ -21,6 +21,7 @@ from ptxc.sim.scalar import Array, Index, Mask
 if TYPE_CHECKING:
     from ptxc.sim.asynchronous import CopyQueue
     from ptxc.sim.initialization import InitCheck
+    from ptxc.sim.profile import Profile
     from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 
 
@@ -74,6 +75,7 @@ class Machine:
     findings: Findings
     copies: CopyQueue
     checks: Checks
+    profile: Profile | None = None
     registers: list[Array | None] = field(default_factory=list)
     live: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
     live_count: int = 0

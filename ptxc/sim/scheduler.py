@@ -82,6 +82,8 @@ class Scheduler:
     def _run_block(self, at: int, block: Block, active: Active) -> None:
         m = self._m
         self.threads_executed[at] += active.index.size
+        if m.profile is not None:
+            m.profile.block(block, active)
         for instruction, action in block.actions:
             m.instruction = instruction
             action(m, active)

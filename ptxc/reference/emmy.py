@@ -1,0 +1,176 @@
+"""Emmy's own answers: its CUDA text of a graph's kernels, compiled by nvcc, and its NumPy evaluation of a program."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxc.errors import InputError, ToolchainError, UnsupportedError
+from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.reference.buffers import Array, Problem, decoded
+from ptxc.reference.steps import Step, in_order
+from ptxc.toolchain import find_tool
+
+if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+    from emmy.compiler.ir.cuda.ir import CudaOp
+
+#: Seconds that nvcc may take for a kernel.
+TIME_LIMIT = 300.0
+
+
+# ---------------------------------------------------------------------------------------- its CUDA text, by nvcc
+
+
+@dataclass(frozen=True, slots=True)
+class CudaKernel:
+    """A kernel as Emmy renders it: CUDA text, and how Emmy's launcher would launch it."""
+
+    step: Step
+    source: str
+    #: Whether the text needs a target's own features (sm_90a).
+    specific: bool
+
+
+def cuda_kernels(graph: Graph, target: str, problem: Problem) -> list[CudaKernel]:
+    """The kernels of a graph by way of Emmy's CUDA lowering. Raises UnsupportedError where that fails."""
+    from emmy.compiler.backend.plan import KernelSpec
+    from emmy.compiler.ir.cuda.ir import CudaOp
+    from emmy.compiler.pipeline import Pipeline
+    from emmy.compiler.target import parse_sm, set_target
+
+    try:
+        set_target(parse_sm(target.rstrip("af")))
+        lowered = Pipeline.build(["lowering/cuda"]).run(graph)
+        ops = [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
+        found = [CudaKernel(_step(op, problem), op.kernel_source, KernelSpec.from_op(op).arch_specific) for op in ops]
+    except UnsupportedError:
+        raise
+    except Exception as error:  # Emmy raises whatever is at hand
+        raise UnsupportedError(f"Emmy's CUDA lowering fails: {type(error).__name__}: {error}") from error
+    order = in_order([kernel.step for kernel in found])
+    return sorted(found, key=lambda kernel: order.index(kernel.step))
+
+
+def _step(op: CudaOp, problem: Problem) -> Step:
+    """How Emmy launches a kernel; extents are numbers already."""
+    from emmy.compiler.ir.cuda.ir import resolve_dim
+
+    if op.tma_descriptors or op.indirect_args:
+        raise UnsupportedError("a kernel with tensor maps or indirect inputs is not run yet", kernel=op.kernel_name)
+    parameters = []
+    for name in op.arg_order:
+        buffer = problem.buffers.get(name)
+        if buffer is None:
+            raise UnsupportedError(f"Emmy's kernel has a parameter {name!r} that is no buffer", kernel=op.kernel_name)
+        role = "zero" if name in op.zero_prologues else "output" if buffer.written else "input"
+        parameters.append(LaunchParameter(name, role, "u64", buffer.dtype, buffer.shape))
+    serial = dict(op.serial)
+    parameters += [LaunchParameter(name, "runtime", "u32") for name in op.runtime_args]
+    grid = [int(resolve_dim(extent, problem.integers)) for extent in op.grid]
+    block = [int(resolve_dim(extent, problem.integers)) for extent in op.block]
+    launch = Launch(
+        grid=(grid[0], grid[1], grid[2]),
+        block=(block[0], block[1], block[2]),
+        dynamic_shared=op.smem_bytes if "extern __shared__" in op.kernel_source else 0,
+        static_shared=0,
+        parameters=tuple(parameters),
+        runtime=tuple(RuntimeInteger(name, (), serial.get(name, 0)) for name in op.runtime_args),
+        zero=tuple(op.zero_outputs),
+    )
+    return Step(op.kernel_name, launch)
+
+
+def nvcc_ptx(kernel: CudaKernel, target: str, options: Sequence[str] = ()) -> str:
+    """nvcc's PTX of a kernel. Raises ToolchainError where there is no nvcc, or it refuses the text."""
+    nvcc = find_tool("nvcc")
+    arch = f"{target}a" if kernel.specific and not target.endswith("a") else target
+    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
+        source = Path(folder, "kernel.cu")
+        source.write_text(kernel.source, encoding="utf-8")
+        output = source.with_suffix(".ptx")
+        command = [str(nvcc), "--ptx", f"-arch={arch}", *options, "-o", str(output), str(source)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=TIME_LIMIT
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ToolchainError(f"{nvcc} does not run: {error}") from error
+        if done.returncode or not output.exists():
+            said = (done.stderr or done.stdout).strip().replace(str(source), "kernel.cu")
+            raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500]}", kernel=kernel.step.entry)
+        return output.read_text(encoding="utf-8")
+
+
+# ----------------------------------------------------------------------------------------- a program, by NumPy
+
+
+def evaluate_program(text: str | bytes, problem: Problem) -> dict[str, Array]:
+    """What a program in Emmy's wire form computes, in float64, by each operation's own NumPy form.
+
+    Raises InputError for what is no program or has inputs that the kernels do not have.
+    """
+    from emmy.compiler.graph import Graph
+
+    try:
+        graph = Graph.from_wire(_bound(json.loads(text), problem.integers))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        hint = "give the wire form of the frontend program, Graph.to_wire()"
+        raise InputError(f"this is no program of Emmy's: {error}", hint=hint) from error
+    try:
+        with np.errstate(all="ignore"):
+            return _walk(graph, problem)
+    except InputError:
+        raise
+    except Exception as error:  # an operation's NumPy form may raise anything
+        raise InputError(f"Emmy's NumPy evaluation fails: {type(error).__name__}: {error}") from error
+
+
+def _bound(value: Any, integers: Mapping[str, int]) -> Any:
+    """A wire form whose symbolic sizes are numbers."""
+    if isinstance(value, dict):
+        if "sym" in value and value["sym"] in integers:
+            return integers[value["sym"]]
+        return {key: _bound(item, integers) for key, item in value.items()}
+    return [_bound(item, integers) for item in value] if isinstance(value, list) else value
+
+
+def _walk(graph: Graph, problem: Problem) -> dict[str, Array]:
+    from emmy.compiler.ir.base import ConstantOp, InputOp
+
+    values: dict[str, Array] = {}
+    for node_id in graph.topological_order():
+        node = graph.nodes[node_id]
+        if isinstance(node.op, InputOp) or (node_id in problem.begin and isinstance(node.op, ConstantOp)):
+            values[node_id] = _input(node_id, problem)
+        elif isinstance(node.op, ConstantOp):
+            values[node_id] = np.asarray([node.op.value], np.float64)
+        else:
+            results = node.op.forward(*(values[name] for name in node.inputs))
+            rows = results if isinstance(results, tuple) else (results,)
+            for name, tensor, result in zip(node.buffer_names(), node.outputs, rows, strict=True):
+                shape = tuple(_extent(extent, problem) for extent in tensor.shape)
+                whole = tensor.dtype.np.kind in "iub" and tensor.dtype.name != "bf16"
+                array = np.asarray(result, tensor.dtype.np if whole else np.float64)
+                values[name] = array.reshape(shape) if math.prod(shape) == array.size else array
+    return {name: values[name] for name in graph.outputs}
+
+
+def _extent(extent: Any, problem: Problem) -> int:
+    return int(extent.expr.eval(dict(problem.integers)))
+
+
+def _input(name: str, problem: Problem) -> Array:
+    """An input in float64, or as it is where it is no float."""
+    if name not in problem.begin:
+        raise InputError(f"the program's input {name!r} is no input of the kernels")
+    array = decoded(problem.begin[name], problem.buffers[name].dtype)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
