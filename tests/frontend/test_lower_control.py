@@ -1,0 +1,340 @@
+"""Loops and conditions: trip counts, unrolling, bounds of every form, scopes, states that loops carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from emmy.compiler.dim import Dim
+from emmy.compiler.ir.expr import CastExpr, TernaryExpr
+from lowering_lab import (
+    AT,
+    LOAD,
+    WRITE,
+    Accum,
+    Array,
+    Assign,
+    Cond,
+    Init,
+    Let,
+    Load,
+    Loop,
+    Select,
+    SelectBranch,
+    StridedLoop,
+    WarpShuffle,
+    Write,
+    axis,
+    compiled,
+    dtype,
+    kernel_graph,
+    lit,
+    op,
+    pointwise,
+    run,
+    run_emmy,
+    tile,
+    var,
+)
+
+from ptxc.frontend.control import unroll_factor
+
+F32, I32 = dtype("f32"), dtype("i32")
+X = np.random.default_rng(1).integers(-9, 9, (64, 64)).astype(np.float32)
+ROW = Load("v", "x", (AT, var("k")))
+SUM = Accum("s", "v", "add")
+
+
+def folded(loop: Any, *, size: int | None = None, before: tuple[Any, ...] = (), runner: Any = run) -> Array:
+    """What a loop that folds elements ``x[i, k]`` into ``s`` makes of 64 rows."""
+    body = tile({"i": 64}, [*before, loop, Write("y", (AT,), "s")], 64)
+    inputs: dict[str, Any] = {"x": (64, 64)}
+    arrays: dict[str, Any] = {"x": X}
+    if size is not None:
+        inputs["z"] = (Dim("n"),)
+        arrays["z"] = np.zeros(size, np.float32)
+    return np.asarray(runner(kernel_graph(body, inputs, {"y": (64,)}), arrays)["y"])
+
+
+# ---------------------------------------------------------------------------------------------------------- trips
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+@pytest.mark.parametrize("trips", [1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 33, 36, 63, 64])
+def test_static_loops(trips: int, hinted: bool) -> None:
+    got = folded(Loop(axis("k", trips), (ROW, SUM), unroll=hinted))
+    np.testing.assert_array_equal(got, X[:, :trips].sum(1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 33, 64])
+def test_loops_to_a_runtime_size(size: int) -> None:
+    np.testing.assert_array_equal(folded(Loop(axis("k", Dim("n")), (ROW, SUM)), size=size), X[:, :size].sum(1))
+
+
+def test_loops_to_an_expression_of_sizes() -> None:
+    half = Dim(op("//", op("+", var("n"), 1), 2))
+    np.testing.assert_array_equal(folded(Loop(axis("k", half), (ROW, SUM)), size=21), X[:, :11].sum(1))
+
+
+@pytest.mark.parametrize(
+    ("trips", "cost", "hinted", "factor"),
+    [
+        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (10, 4, False, 2),
+        (16, 25, False, 1), (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4), (64, 256, True, 4),
+        (64, 257, True, 1),
+    ],
+)  # fmt: skip
+def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, factor: int) -> None:
+    assert unroll_factor(trips, cost, hinted) == factor
+
+
+def test_every_factor_of_unrolling_computes_the_same() -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(30)]
+    for trips in (6, 10, 12, 40, 41):
+        for hinted in (False, True):
+            for more in (0, 3, 10, 30):
+                got = folded(Loop(axis("k", trips), (ROW, *filler[:more], SUM), unroll=hinted))
+                np.testing.assert_array_equal(got, X[:, :trips].sum(1))
+
+
+def test_the_last_iterations_of_an_unrolled_loop_know_their_number() -> None:
+    last = Cond(op(">=", var("k"), 39), (Accum("s", "v", "add"),))
+    more = Cond(op("<", var("k"), 1), (Accum("s", "v", "add"),))
+    body = (ROW, Accum("s", "v", "add"), last, more, *(Assign(f"t{at}", "add", ("v", "v")) for at in range(9)))
+    got = folded(Loop(axis("k", 40), body))
+    np.testing.assert_array_equal(got, X[:, :40].sum(1) + X[:, 39] + X[:, 0])
+
+
+# ------------------------------------------------------------------------------------------------- strided loops
+
+
+def strided(start: Any, step: Any, end: Any = None, extent: Any = 64, **fields: Any) -> Any:
+    return StridedLoop(axis("k", extent), lit(start), lit(step), (ROW, SUM), end=end, **fields)
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 63, 64, 100])
+@pytest.mark.parametrize("start", [0, 1, 5, 63, 64, 70])
+def test_strided_loops_of_constants(start: int, step: int, hinted: bool) -> None:
+    np.testing.assert_array_equal(folded(strided(start, step, unroll=hinted)), X[:, start::step].sum(1))
+
+
+def rows(start: Any, step: Any, end: Any) -> Array:
+    """The sums of ``x[i, start(i) : end(i) : step(i)]``."""
+    cells = [slice(*(f(i) if callable(f) else f for f in (start, end, step))) for i in range(64)]
+    return np.array([X[i, cell].sum() for i, cell in enumerate(cells)], np.float32)
+
+
+def test_strided_loops_with_bounds_of_each_cell() -> None:
+    quarter = op("/", AT, 4)
+    for loop, expected in (
+        (strided(AT, 8), rows(lambda i: i, 8, 64)),
+        (strided(op("%", AT, 8), 8), rows(lambda i: i % 8, 8, 64)),
+        (strided(0, 1, AT), rows(0, 1, lambda i: i)),
+        (strided(quarter, 3, AT), rows(lambda i: i // 4, 3, lambda i: i)),
+        (strided(AT, 2, quarter), rows(lambda i: i, 2, lambda i: i // 4)),
+        (strided(0, op("+", op("%", AT, 5), 1)), rows(0, lambda i: i % 5 + 1, 64)),
+        (strided(quarter, op("+", quarter, 1), op("-", lit(64), quarter)),
+         rows(lambda i: i // 4, lambda i: i // 4 + 1, lambda i: 64 - i // 4)),
+        (strided(0, 1, TernaryExpr(op("<", AT, 8), op("*", AT, 4), lit(50))),
+         rows(0, 1, lambda i: i * 4 if i < 8 else 50)),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(folded(loop), expected)
+
+
+def test_strided_loops_to_a_runtime_size() -> None:
+    np.testing.assert_array_equal(folded(strided(AT, 4, extent=Dim("n")), size=37), rows(lambda i: i, 4, 37))
+    np.testing.assert_array_equal(folded(strided(3, 4, op("-", var("n"), 2), Dim("n")), size=37), rows(3, 4, 35))
+    np.testing.assert_array_equal(folded(strided(0, var("n"), extent=64), size=10), rows(0, 10, 64))
+    np.testing.assert_array_equal(folded(strided(5, 1, var("n"), Dim("n")), size=5), np.zeros(64))
+
+
+def test_a_number_may_stand_for_the_step() -> None:
+    loop = StridedLoop(axis("k", 64), lit(2), 5, (ROW, SUM))
+    np.testing.assert_array_equal(folded(loop), X[:, 2::5].sum(1))
+
+
+def test_the_end_can_be_read_in_the_body() -> None:
+    left = Let("left", op("-", var("k_end"), var("k")), dtype=F32)
+    loop = StridedLoop(axis("k", 64), lit(0), lit(2), (left, Accum("s", "left")), end=op("+", AT, 1))
+    expected = [sum(i + 1 - k for k in range(0, i + 1, 2)) for i in range(64)]
+    np.testing.assert_array_equal(folded(loop), expected)
+
+
+def test_an_end_that_is_a_float_is_cut() -> None:
+    loop = strided(0, 1, var("e"))
+    got = folded(loop, before=(Let("e", op("*", CastExpr("float", AT), 0.5)),))
+    np.testing.assert_array_equal(got, rows(0, 1, lambda i: i // 2))
+
+
+@pytest.mark.needs("nvcc")
+def test_loops_are_those_of_emmys_cuda() -> None:
+    quarter = op("/", AT, 4)
+    loops = [
+        Init("s", 0.0, dtype=F32),
+        strided(quarter, op("+", quarter, 1), op("-", lit(64), quarter), seed=False),
+        strided(op("%", AT, 8), 8, seed=False, unroll=True),
+        strided(5, 1, op("+", op("%", var("n"), 7), 20), seed=False),
+        Loop(axis("k", Dim("n")), (ROW, SUM), seed=False),
+        Loop(axis("k", 12), (ROW, SUM), seed=False, unroll=True),
+    ]
+    wrapped = Cond(op(">=", AT, 0), ())
+    ours, theirs = (folded(wrapped, size=37, before=tuple(loops), runner=runner) for runner in (run, run_emmy))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+# --------------------------------------------------------------------------------------------------------- scopes
+
+
+def test_a_nested_loop_shadows_an_accumulator_of_the_same_name() -> None:
+    one, two = Accum("s", "one"), Accum("s", "two")
+    inner = Loop(axis("k", 3), (two,))
+    outer = Loop(axis("j", 5), (one, inner, Write("y", (AT, var("j")), "s")))
+    known = [Init("one", 1.0, dtype=F32), Init("two", 2.0, dtype=F32)]
+    body = tile({"i": 8}, [*known, outer, Write("y", (AT, lit(5)), "s")])
+    got = run(kernel_graph(body, {}, {"y": (8, 6)}), {})["y"]
+    np.testing.assert_array_equal(got, [[6.0] * 5 + [5.0]] * 8)
+
+
+def test_a_nested_loop_without_a_seed_goes_on_with_the_outer_accumulator() -> None:
+    inner = Loop(axis("k", 3), (Accum("s", "one"),), seed=False)
+    outer = Loop(axis("j", 5), (Accum("s", "one"), inner))
+    body = tile({"i": 8}, [Init("one", 1.0, dtype=F32), outer, Write("y", (AT,), "s")])
+    np.testing.assert_array_equal(run(kernel_graph(body, {}, {"y": (8,)}), {})["y"], [20.0] * 8)
+
+
+def test_bindings_in_a_branch_or_loop_shadow_and_end_with_it() -> None:
+    shadow = Assign("a", "add", ("a1", "a1"))
+    body = [
+        Assign("a1", "copy", ("a",)),
+        Cond(op("<", AT, 9), (shadow, Write("y", (AT, lit(0)), "a")), (Write("y", (AT, lit(0)), "a"),)),
+        Loop(axis("k", 20), (shadow, Write("y", (AT, lit(1)), "a"))),
+        Write("y", (AT, lit(2)), "a"),
+    ]
+    x = np.arange(64, dtype=np.float32)
+    graph = kernel_graph(tile({"i": 64}, [LOAD, *body]), {"x": (64,)}, {"y": (64, 3)})
+    got = run(graph, {"x": x})["y"]
+    np.testing.assert_array_equal(got, np.stack([np.where(x < 9, 2 * x, x), 2 * x, x], 1))
+
+
+def test_a_branch_may_assign_on_one_side_only() -> None:
+    body = [Init("s", 3.0, dtype=F32), Init("q", 1.0, dtype=F32)]
+    body += [
+        Cond(op("<", AT, 40), (Cond(op("<", AT, 9), (Accum("s", "a"),), (Accum("q", "a", "maximum"),)),)),
+        Cond(op(">", AT, 50), (), (Accum("s", "q"),)),
+        Write("y", (AT, lit(0)), "s"),
+        Write("y", (AT, lit(1)), "q"),
+    ]
+    x = np.arange(64, dtype=np.float32)
+    got = run(kernel_graph(tile({"i": 64}, [LOAD, *body]), {"x": (64,)}, {"y": (64, 2)}), {"x": x})["y"]
+    q = np.where((x >= 9) & (x < 40), np.maximum(x, 1), 1)
+    np.testing.assert_array_equal(got, np.stack([3 + np.where(x < 9, x, 0) + np.where(x > 50, 0, q), q], 1))
+
+
+def test_an_expression_is_computed_anew_when_its_names_mean_something_else() -> None:
+    """One object in several statements: what it was lowered to is remembered."""
+    positive = op(">", var("s"), 2.0)
+    body = [
+        Init("s", 1.0, dtype=F32), Init("t", 5.0, dtype=F32), Init("n", 0.0, dtype=F32),
+        Select("p", (SelectBranch("t", positive), SelectBranch("n", lit(1)))),
+        Accum("s", "t"),
+        Select("q", (SelectBranch("t", positive), SelectBranch("n", lit(1)))),
+        Loop(axis("k", 3), (
+            Select("u", (SelectBranch("t", positive), SelectBranch("n", lit(1)))),
+            Assign("s", "negative", ("t",)),
+            Select("w", (SelectBranch("t", positive), SelectBranch("n", lit(1)))),
+            Write("y", (AT, lit(2)), "u"), Write("y", (AT, lit(3)), "w"),
+        )),
+        Write("y", (AT, lit(0)), "p"), Write("y", (AT, lit(1)), "q"),
+    ]  # fmt: skip
+    got = run(kernel_graph(tile({"i": 8}, body), {}, {"y": (8, 4)}), {})["y"]
+    np.testing.assert_array_equal(got, [[0, 5, 5, 0]] * 8)
+
+
+def test_an_index_in_a_loop_is_computed_anew_in_each_iteration() -> None:
+    twice = op("*", op("+", var("k"), AT), 2)
+    index = op("%", twice, 64)
+    loops = [Loop(axis("k", trips), (Load("v", "x", (AT, index)), SUM), seed=False) for trips in (3, 40)]
+    got = folded(Cond(op("<", AT, 0), ()), before=(Init("s", 0.0, dtype=F32), *loops))
+    cells = np.arange(64)
+    expected = sum(X[cells, (k + cells) * 2 % 64] for trips in (3, 40) for k in range(trips))
+    np.testing.assert_array_equal(got, expected)
+
+
+# ------------------------------------------------------------------------------------------- what loops carry
+
+
+@pytest.mark.parametrize(("kind", "count"), [("f32", 2), ("f32", 4), ("f16", 2), ("f16", 4), ("f16", 8)])
+@pytest.mark.parametrize("trips", [2, 9, 40])
+def test_vectors_carried_over_the_back_edge(kind: str, count: int, trips: int) -> None:
+    """A software pipeline: the next vector is loaded before this one is unpacked and used."""
+    names = tuple(f"v{at}" for at in range(count))
+    here = (AT, lit(0))
+    following = (AT, op("*", op("+", var("k"), 1), count))
+    body = [
+        Load(names=names, input="x", index=here),
+        Loop(axis("k", trips), (
+            *(Accum("s", name, dtype=F32) for name in names),
+            Load(names=names, input="x", index=following, carried="load"),
+            Accum("s", "one"),
+            Load(names=names, input="x", index=following, carried="unpack"),
+        )),
+        Write("y", (AT,), "s"),
+    ]  # fmt: skip
+    x = np.random.default_rng(2).integers(-9, 9, (64, (trips + 1) * count)).astype(np.float32)
+    graph = kernel_graph(tile({"i": 64}, [Init("one", 1.0, dtype=F32), *body]), {"x": (x.shape, kind)}, {"y": (64,)})
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], x[:, : trips * count].sum(1) + trips)
+
+
+@pytest.mark.parametrize("trips", [3, 40])
+@pytest.mark.parametrize("prefix", [False, True])
+def test_shuffled_states_carried_by_a_loop(trips: int, prefix: bool) -> None:
+    program = (Assign("s", "add", ("s", "o")),)
+    known = [Init("half", 0.5, dtype=F32), Init("zero", 0.0, dtype=F32), Load("s", "x", (AT, lit(0)))]
+    shrink = (Assign("q", "multiply", ("s", "half")), Accum("s", "zero", base="q"))
+    loop = Loop(axis("k", trips), (WarpShuffle(("s",), ("o",), program, 4, prefix=prefix), *shrink), seed=False)
+    expected = X[:, 0].reshape(16, 4)
+    for _ in range(trips):
+        expected = (expected.cumsum(1) if prefix else np.repeat(expected.sum(1, keepdims=True), 4, 1)) / 2
+    np.testing.assert_allclose(folded(loop, before=tuple(known)), expected.reshape(64), rtol=1e-5)
+
+
+def test_an_index_value_can_be_carried() -> None:
+    body = (Let("m", op("+", op("*", var("k"), 3), AT), dtype=I32), Accum("s", "m", "maximum", dtype=I32))
+    got = folded(Loop(axis("k", 40), body))
+    np.testing.assert_array_equal(got, np.arange(64) + 39 * 3)
+
+
+# ------------------------------------------------------------------------------------------- conditions of all kinds
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (op("<", AT, 7), lambda i: i < 7), (op(">=", lit(7), AT), lambda i: i <= 7), (lit(1), lambda i: i >= 0),
+        (lit(0), lambda i: i < 0), (op("%", AT, 3), lambda i: i % 3 != 0), (var("a"), lambda i: i != 3),
+        (op("&&", op(">", AT, 3), op("<", AT, 9)), lambda i: (i > 3) & (i < 9)),
+        (op("||", op("<", AT, 3), op("==", op("&", AT, 8), 8)), lambda i: (i < 3) | (i & 8 == 8)),
+        (op("!=", op("*", var("a"), 2.0), -4.0), lambda i: i != 1), (op("<", AT, 64), lambda i: i >= 0),
+        (op(">", op("/", AT, 64), 0), lambda i: i < 0), (TernaryExpr(op("<", AT, 5), lit(0), lit(2)), lambda i: i >= 5),
+        (op("<", op("<", AT, 5), 1), lambda i: i >= 5), (CastExpr("bool", op("/", AT, 2)), lambda i: i >= 2),
+        (op("==", op("%", op("+", op("*", AT, 4), 3), 4), 3), lambda i: i >= 0),
+        (op("<", var("a"), 0), lambda i: i < 3),
+    ],
+)  # fmt: skip
+def test_conditions(condition: Any, holds: Any) -> None:
+    i = np.arange(64)
+    stmts = [Init("one", 1.0, dtype=F32), Init("two", 2.0, dtype=F32)]
+    branch = Cond(condition, (Write("y", (AT,), "one"),), (Write("y", (AT,), "two"),))
+    got = run(
+        kernel_graph(tile({"i": 64}, [LOAD, *stmts, branch]), {"x": (64,)}, {"y": (64,)}),
+        {"x": i.astype(np.float32) - 3},
+    )["y"]
+    np.testing.assert_array_equal(got, np.where(holds(i), 1, 2))
+
+
+def test_a_decided_condition_leaves_no_branch() -> None:
+    kernel = compiled(pointwise(Cond(op("<", AT, 64), (WRITE,)), Cond(op("<", AT, 0), (WRITE,)), threads=64))
+    assert kernel.ptx.count("st.global") == 2
+    assert "bra" not in kernel.ptx
