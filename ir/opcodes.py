@@ -193,10 +193,10 @@ TESTP = _row("testp", "P = T", PURE, "finite infinite number notanumber normal s
 
 # Memory
 LD = _row(
-    "ld", "L = M", READ, f"param global shared const local nc volatile v2 v4 u8 s8 b8 {_INT} {_BITS} f32 f64",
+    "ld", "L = M", READ, f"param global shared const local nc v2 v4 u8 s8 b8 {_INT} {_BITS} f32 f64",
     "load; nc reads through the non-coherent path what the kernel never writes",
 )  # fmt: skip
-ST = _row("st", "= M L", WRITE, f"global shared local volatile v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
+ST = _row("st", "= M L", WRITE, f"global shared local v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
 ATOM = _row(
     "atom", "T = M T T?", WRITE,
     f"global shared relaxed gpu add min max and or xor exch cas noftz {_BITS} "

@@ -42,10 +42,10 @@ class Sym(NamedTuple):
     name: str
 
 
-#: Special registers look like values in PTX; these names are never a value's.
+#: Special registers look like values in PTX; these names are never a value's. Each is the same whenever it is read.
 SPECIAL = frozenset(
     f"{kind}.{axis}" for kind in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"
-) | {"laneid", "warpid", "clock", "clock64"}  # fmt: skip
+) | {"laneid", "warpid"}  # fmt: skip
 
 
 class Mem(NamedTuple):

@@ -12,7 +12,7 @@ Blocks and edges
    6. A ``bra`` has one target without a predicate and two with one; no other instruction has targets.
    7. Every edge leads to a block of the kernel.
    8. An edge passes one value or constant for each parameter of its block, of the parameter's bank.
-   9. No edge leads to the entry block, and it takes no parameters.
+   9. No edge leads to the entry block, and it takes no parameters. One block at most guards the tile, once.
   10. Every block can be reached from the entry block.
 
 Instructions
@@ -67,6 +67,7 @@ from ptxc.ir.opcodes import (
     REGISTERS_ONLY,
     SYNC,
     TILE_COORDS,
+    TILE_GUARD,
     WRITE,
     Opcode,
     Signature,
@@ -276,6 +277,8 @@ class _Verifier:
         #: The blocks and instructions that were looked at.
         self.seen: set[Block | Instr] = set()
         self.labels: set[str] = set()
+        #: Whether the tile's guard was seen.
+        self.guarded = False
         #: What is defined, by name.
         self.values: dict[str, Value] = {}
 
@@ -380,6 +383,10 @@ class _Verifier:
         if instr in self.seen:
             self.report(4, "the instruction stands in two places")
         self.seen.add(instr)
+        if instr.op is TILE_GUARD:
+            if self.guarded:
+                self.report(9, "the tile has a guard already")
+            self.guarded = True
         form = _form(instr.op, instr.mods, len(instr.results), len(instr.operands))
         for invariant, fault in form.faults:
             self.report(invariant, fault)
@@ -434,7 +441,7 @@ class _Verifier:
         if name in self.arrays:
             banks = [B32, B64]
         elif instr.op is MOV and name[0] == "%" and name[1:] in SPECIAL:
-            banks = [B64 if name == "%clock64" else B32]
+            banks = [B32]
         else:
             self.report(16, f"{name} names nothing that {instr.op} takes")
             return

@@ -42,7 +42,7 @@ _WARP_SIZE = 32
 #: The special registers that differ between threads of a CTA, and in which group they are the same.
 _REGISTERS: dict[Operand, int] = {
     Sym(f"%{name}"): level
-    for level, names in ((WARP, ("warpid",)), (LANE, ("tid.x", "tid.y", "tid.z", "laneid", "clock", "clock64")))
+    for level, names in ((WARP, ("warpid",)), (LANE, ("tid.x", "tid.y", "tid.z", "laneid")))
     for name in names
 }
 
@@ -165,9 +165,8 @@ class _Collectives:
         """The level of what is loaded from one address."""
         if instr.mods[0] == "param":
             return CTA
-        # Each thread has local memory of its own; what is volatile changes between two threads' loads. Threads
-        # outside the tile may not load at all.
-        return LANE if "local" in instr.mods or "volatile" in instr.mods else self.tile
+        # Each thread has local memory of its own. Threads outside the tile may not load at all.
+        return LANE if "local" in instr.mods else self.tile
 
     def rise(self, value: Value, level: int, block: Block, index: int) -> None:
         """Raise a value of ``block`` to a level; if the walk, now at ``index``, has passed it, another begins there."""
@@ -298,20 +297,22 @@ class _Collectives:
         assert branch is not None
         predicate = branch.operands[0]
         assert isinstance(predicate, Value)
-        source = self.source(predicate)
+        source, loaded = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
         name = f"barrier {number}" if number is not None else "the warp's barrier"
         group = "a warp" if instr.op is opcodes.BAR_WARP or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(
             f"only some threads of {group} reach {name}: the branch of {str(branch.loc) or branch!r} "
-            f"depends on %{source.name}, which differs between threads",
+            f"depends on %{source.name}, which "
+            + ("threads outside the tile do not load" if loaded else "differs between threads"),
             kernel=self.kernel.name,
             statement=str(instr.loc),
             hint="move the barrier out of the branch, or make the condition the same for all threads that wait",
         )
 
-    def source(self, value: Value) -> Value:
-        """The value nearest to the thread's own number that makes ``value`` differ."""
+    def source(self, value: Value) -> tuple[Value, bool]:
+        """The value nearest to the thread's own number that makes ``value`` differ, and whether it differs only
+        because it is loaded inside the tile alone."""
         definitions = {result: instr for instr in self.kernel.instrs() for result in instr.results}
         level = self.levels[value]
         seen = set()
@@ -325,7 +326,9 @@ class _Collectives:
             if not inner:
                 break
             value = inner[0]
-        return value
+        instr = definitions.get(value)
+        loaded = instr is not None and instr.op is opcodes.LD and "local" not in instr.mods
+        return value, loaded and self.tile >= level
 
 
 def _level_of_multiple(stride: int, cells: int) -> int:

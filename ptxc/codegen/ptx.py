@@ -15,7 +15,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode, requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
-from ptxc.ir.values import Const, Operand, Sym, Value
+from ptxc.ir.values import TRUE, Const, Operand, Sym, Value
 from ptxc.target import PtxVersion, Target
 
 
@@ -113,6 +113,9 @@ class _Entry:
             return self.jump("", instr.targets[0].block, following)
         (predicate,) = instr.operands
         then, otherwise = (edge.block for edge in instr.targets)
+        if isinstance(predicate, Const):
+            # A branch that is decided: PTX guards by registers alone.
+            return self.jump("", then if predicate == TRUE else otherwise, following)
         register = self.operand(predicate)
         if then is following:
             return self.jump(f"@!{register} ", otherwise, following)

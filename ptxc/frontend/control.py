@@ -116,6 +116,9 @@ def strided_loop(k: Lowering, stmt: StridedLoop, path: str) -> None:
     step = constant(stmt.step) if isinstance(stmt.step, int) else e.integer(stmt.step)
     if step.hi <= 0:
         raise InputError(f"the loop over {stmt.axis.name!r} steps by {step.hi}", hint="a step is at least 1")
+    if step.lo < 1:
+        # A loaded step is 0 in threads outside the tile, which would never leave the loop.
+        step = e.larger(step, constant(1))
     k.names.push()
     if stmt.end is None:
         end = _extent(k, stmt.axis)

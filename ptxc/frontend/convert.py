@@ -44,6 +44,11 @@ def constant(value: float, to: ElementType) -> Typed:
     return Typed(_constant(rounded, F32_T, to), to)
 
 
+def number(operand: Const, type: ElementType) -> int:
+    """The integer that a constant of an integer type is: what its bits say, read with the type's sign."""
+    return operand.bits if type.signed else operand.bits % (1 << (8 * type.nbytes))
+
+
 def truth(b: Builder, value: Typed) -> Operand:
     """The predicate ``value != 0`` (true for NaN)."""
     if value.type is BOOL_T:
@@ -94,8 +99,8 @@ def _constant_integer(value: Typed, to: ElementType) -> Operand:
     assert to.lo is not None
     assert to.hi is not None
     if value.type.is_integer:
-        number = value.operand.bits & ((1 << (8 * to.nbytes)) - 1)
-        return integer(to.bank, number - (1 << (8 * to.nbytes)) if number > to.hi else number)
+        kept = number(value.operand, value.type) % (1 << (8 * to.nbytes))
+        return integer(to.bank, kept - (1 << (8 * to.nbytes)) if kept > to.hi else kept)
     real_number = _real(value.operand, value.type)
     if real_number != real_number:
         return integer(to.bank, 0)
@@ -113,12 +118,12 @@ def _real(operand: Const, type: ElementType) -> float:
 
 def _constant(operand: Const, source: ElementType, to: ElementType) -> Operand:
     """A constant converted to a float type."""
-    number = float(operand.bits) if source.is_integer else _real(operand, source)
+    exact = float(number(operand, source)) if source.is_integer else _real(operand, source)
     if to is F16_T:
-        return integer(B16, half_bits(number))
+        return integer(B16, half_bits(exact))
     if to is BF16_T:
-        return integer(B16, bfloat_bits(number))
-    return real(to.bank, number)
+        return integer(B16, bfloat_bits(exact))
+    return real(to.bank, exact)
 
 
 def _integer_to_float(b: Builder, value: Typed, to: ElementType) -> Typed:

@@ -23,6 +23,13 @@ OF_OPERATOR: dict[str, str] = {
     "+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "mod",
 }  # fmt: skip
 
+#: Operators of expressions, as the operation that computes them on integers.
+OF_INTEGER_OPERATOR: dict[str, str] = {
+    "+": "add", "-": "subtract", "*": "multiply", "/": "floor_divide", "//": "floor_divide", "%": "mod",
+    "<<": "left_shift", ">>": "right_shift", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor",
+    "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
+}  # fmt: skip
+
 #: Functions that expressions call, by the operation that they are.
 FUNCTIONS: dict[str, str] = {
     "exp": "exp", "exp_fast": "exp_fast", "log": "log", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tanh": "tanh",
@@ -82,6 +89,7 @@ _INTEGER: dict[str, tuple[Opcode, tuple[str, ...], bool]] = {
     "bitwise_or": (opcodes.OR, (), False),
     "bitwise_xor": (opcodes.XOR, (), False),
 }
+_SHIFTS = ("left_shift", "right_shift")
 _INTEGER_OPS = frozenset((*_INTEGER, "bitwise_count"))
 #: What C computes of integers as integers though the result may be a float.
 _EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", "copy", "pad", *COMPARISONS])
@@ -117,9 +125,9 @@ def assign(
         if result.is_integer and name in _INTEGER_OPS:
             return _integer(b, name, args, result, hint)
         if name in _EXACT:
-            return convert(b, _exact(b, name, args, hint), result)
+            return convert(b, exact(b, name, args, hint), result)
     if name == "where" and len(args) == 3 and args[1].type.is_integer and args[2].type.is_integer:
-        common = _c_type(args[1:])
+        common = c_type(args[1:])
         return convert(b, _choose(b, truth(b, args[0]), args[1:], common, hint), result)
     if result is F16_T and name in _NATIVE_F16 and all(arg.type is F16_T for arg in args):
         return compute(b, name, args, F16_T, arithmetic, hint)
@@ -214,17 +222,18 @@ def _choose(b: Builder, predicate: Operand, args: tuple[Typed, ...], type: Eleme
     return Typed(b.selp(type.bank.name, chosen.operand, other.operand, predicate, hint), type)
 
 
-def _exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str) -> Typed:
-    """An operation of integers in C's common type, whatever its result becomes."""
-    if len(args) != ARITY[name]:
-        raise InputError(f"{name!r} takes {ARITY[name]} operands, not {len(args)}")
+def exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str = "t") -> Typed:
+    """An operation of integers in C's common type, whatever its result becomes; a comparison gives a bool."""
+    arity = ARITY.get(name, 2)
+    if len(args) != arity:
+        raise InputError(f"{name!r} takes {arity} operands, not {len(args)}")
     if name in ("copy", "pad"):
         return args[0]
     if name == "square":
-        return _integer(b, "multiply", (*args, *args), _c_type(args), hint)
-    common = _c_type(args)
+        return _integer(b, "multiply", (*args, *args), c_type(args), hint)
     if name not in COMPARISONS:
-        return _integer(b, name, args, common, hint)
+        return _integer(b, name, args, c_type(args[:1] if name in _SHIFTS else args), hint)
+    common = c_type(args)
     left, right = (convert(b, arg, common).operand for arg in args)
     kind = f"{'s' if common.signed else 'u'}{common.bank.bits}"
     return Typed(b.setp(f"{COMPARISONS[name]}.{kind}", left, right, hint), BOOL_T)
@@ -268,8 +277,8 @@ def _integer(b: Builder, name: str, args: tuple[Typed, ...], result: ElementType
     if len(args) != 2:
         raise InputError(f"{name!r} takes 2 operands, not {len(args)}")
     op, mods, by_sign = row
-    shift = op in (opcodes.SHL, opcodes.SHR)
-    common = _c_type(args[:1] if shift else args)
+    shift = name in _SHIFTS
+    common = c_type(args[:1] if shift else args)
     left = convert(b, args[0], common).operand
     right = convert(b, args[1], element_type("u32") if shift else common).operand
     kind = ("s" if common.signed else "u") if by_sign else "b"
@@ -277,7 +286,7 @@ def _integer(b: Builder, name: str, args: tuple[Typed, ...], result: ElementType
     return convert(b, Typed(value, common), result)
 
 
-def _c_type(args: tuple[Typed, ...]) -> ElementType:
+def c_type(args: tuple[Typed, ...]) -> ElementType:
     """C's usual arithmetic conversion of integers: at least int; the wider wins, unsigned where as wide."""
     wide = [arg.type for arg in args if arg.type.bank is B64]
     if wide:

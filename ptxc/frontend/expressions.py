@@ -1,6 +1,7 @@
 """Emmy's expressions: indices and coordinates, conditions, and the float arithmetic that appears between them.
 
-An integer expression becomes a :class:`Linear`, anything else a :class:`Typed` value. Registers are written only when
+A signed integer expression becomes a :class:`Linear`; anything else a :class:`Typed` value, unsigned integers of 32
+bits or more among them: their arithmetic wraps around, which sums do not express. Registers are written only when
 an address, a comparison or an operation needs one (:meth:`Expressions.register`), and the same one again where the
 same expression comes back.
 
@@ -27,7 +28,7 @@ from emmy.compiler.ir.expr import (
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, elementwise
 from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType, element_type
-from ptxc.frontend.integers import Integers
+from ptxc.frontend.integers import Integers, check_constant
 from ptxc.frontend.linear import LONG_MAX, LONG_MIN, Linear, constant
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.scope import Names, Typed
@@ -165,8 +166,7 @@ class Expressions(Integers):
         self._mentioned.add(name)
         entry = self.names.find(name)
         if entry is not None:
-            # A u64 stays one until something is computed with it: sums are signed.
-            if isinstance(entry, Typed) and entry.type.is_integer and entry.type.name != "u64":
+            if isinstance(entry, Typed) and entry.type.is_integer and not _wraps(entry.type):
                 return self._integer_value(entry)
             return entry
         if name == "lane":
@@ -178,11 +178,10 @@ class Expressions(Integers):
         )
 
     def _integer_value(self, value: Typed) -> Linear:
-        """An integer in a register as an expression; small types and u32 become the C type that holds them."""
+        """An integer in a register as an expression; small types become int, u32 a long long."""
         operand, type = value
         if isinstance(operand, Const):
-            number = operand.bits % (1 << 32) if type.name == "u32" else operand.bits
-            return constant(number, type.nbytes == 8 or type.name == "u32")
+            return constant(convert.number(operand, type), type.nbytes == 8 or type.name == "u32")
         assert isinstance(operand, Value)
         assert type.lo is not None
         assert type.hi is not None
@@ -225,7 +224,11 @@ class Expressions(Integers):
             return Typed(self.logical(op, self.condition(expr.left), self.condition(expr.right)), BOOL_T)
         left, right = self._number(self.lower(expr.left)), self._number(self.lower(expr.right))
         if not (isinstance(left, Linear) and isinstance(right, Linear)):
-            return self._float_binary(op, left, right)
+            if not (_is_integer(left) and _is_integer(right)):
+                return self._float_binary(op, left, right)
+            if not self._common_integer(left, *(() if op in ("<<", ">>") else (right,))).signed:
+                return self._unsigned_binary(op, left, right)
+            left, right = self.as_linear(left), self.as_linear(right)
         key = (op, id(left), id(right))
         known = self._combined.get(key)
         if known is not None:
@@ -236,10 +239,21 @@ class Expressions(Integers):
         return result
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:
-        """An operand: C's promotion of a bool to 0 or 1, and integers as sums."""
-        if isinstance(value, Typed) and (value.type is BOOL_T or value.type.is_integer):
+        """An operand: C's promotion of a bool to 0 or 1, and of small integers to int."""
+        if isinstance(value, Typed) and (value.type is BOOL_T or (value.type.is_integer and not _wraps(value.type))):
             return self.as_linear(value)
         return value
+
+    def _c_typed(self, value: Linear | Typed) -> Typed:
+        """An integer operand in a register of its C type, even where its range needs fewer bits."""
+        if isinstance(value, Typed):
+            return value
+        return Typed(self.register(value, 64 if value.wide else 32), I64_T if value.wide else I32_T)
+
+    def _common_integer(self, *values: Linear | Typed) -> ElementType:
+        """C's common type of integer operands."""
+        kinds = (v.type if isinstance(v, Typed) else I64_T if v.wide else I32_T for v in values)
+        return elementwise.c_type(tuple(Typed(TRUE, kind) for kind in kinds))
 
     def arithmetic_op(self, op: str, left: Linear, right: Linear) -> Linear:
         """An integer operation in C's meaning (division cuts toward zero)."""
@@ -257,6 +271,16 @@ class Expressions(Integers):
             case "<<" | ">>" | "&" | "|" | "^":
                 return self.bitwise(op, left, right)
         raise InputError(f"there is no operator {op!r}")
+
+    def _unsigned_binary(self, op: str, left: Linear | Typed, right: Linear | Typed) -> Typed:
+        """An operation whose C type is unsigned: it wraps around, and compares and divides without a sign."""
+        name = elementwise.OF_INTEGER_OPERATOR.get(op)
+        if name is None:
+            raise InputError(f"there is no operator {op!r}")
+        a, b = self._c_typed(left), self._c_typed(right)
+        if isinstance(b.operand, Const):
+            check_constant(op, b.operand.bits)
+        return elementwise.exact(self.builder, name, (a, b))
 
     def _float_binary(self, op: str, left: Linear | Typed, right: Linear | Typed) -> Typed:
         type = self._common_float(left, right)
@@ -285,12 +309,13 @@ class Expressions(Integers):
         predicate = self.condition(expr.cond)
         # Both are needed even where only one can be chosen: its type is what C makes of both.
         a, b = self._number(self.lower(expr.if_true)), self._number(self.lower(expr.if_false))
-        if isinstance(a, Linear) and isinstance(b, Linear):
-            if isinstance(predicate, Const):
-                return (a if predicate == TRUE else b).as_wide(a.wide or b.wide)
-            return self._minimum(expr.cond, a, b) or self.select(predicate, a, b)
-        type = self._common_float(a, b)
-        return self.select_typed(predicate, self.to(a, type), self.to(b, type))
+        type = self._common_integer(a, b) if _is_integer(a) and _is_integer(b) else self._common_float(a, b)
+        if not type.signed:
+            return self.select_typed(predicate, self.to(a, type), self.to(b, type))
+        left, right = self.as_linear(a), self.as_linear(b)
+        if isinstance(predicate, Const):
+            return (left if predicate == TRUE else right).as_wide(left.wide or right.wide)
+        return self._minimum(expr.cond, left, right) or self.select(predicate, left, right)
 
     def select_typed(self, predicate: Operand, a: Typed, b: Typed) -> Typed:
         """``a`` where ``predicate`` holds, else ``b``, both of one type."""
@@ -344,7 +369,7 @@ class Expressions(Integers):
                 return value.as_wide(type is I64_T)
             return self._integer_value(Typed(self.register(value, 32), I32_T))
         converted = self.to(value, type)
-        return self._integer_value(converted) if type.is_integer else converted
+        return self._integer_value(converted) if type.is_integer and not _wraps(type) else converted
 
     def _call(self, expr: FuncCallExpr) -> Linear | Typed:
         args = [self.lower(arg) for arg in expr.args]
@@ -358,13 +383,21 @@ class Expressions(Integers):
     def _count_bits(self, args: list[Linear | Typed]) -> Linear:
         """The set bits of an integer as wide as C has it."""
         number = self._number(args[0]) if len(args) == 1 else None
-        if not isinstance(number, Linear):
+        if number is None or not _is_integer(number):
             raise InputError("'bitwise_count' takes one integer")
-        value = Typed(self.register(number, 64 if number.wide else 32), I64_T if number.wide else I32_T)
-        return self._integer_value(elementwise.popcount(self.builder, value))
+        return self._integer_value(elementwise.popcount(self.builder, self._c_typed(number)))
 
     def _flat_index(self, expr: FlatIndex) -> Linear:
         return self.flat_index(expr.buffer, expr.index)
+
+
+def _wraps(type: ElementType) -> bool:
+    """Whether C computes with values of the type without a sign."""
+    return type.name in ("u32", "u64")
+
+
+def _is_integer(value: Linear | Typed) -> bool:
+    return isinstance(value, Linear) or value.type.is_integer
 
 
 _LOWER: dict[type, Callable[[Expressions, Any], Linear | Typed]] = {

@@ -146,16 +146,16 @@ class Integers:
     def divide(self, a: Linear, b: Linear) -> Linear:
         """``a / b`` toward zero."""
         if not b.terms:
-            if b.constant == 0:
-                raise InputError("a division by zero")
+            check_constant("/", b.constant)
             if not a.terms:
                 return constant(_truncate(a.constant, b.constant), a.wide or b.wide)
             if a.lo >= 0 and b.constant > 0:
                 return self._divide_by_constant(a, b.constant).as_wide(a.wide or b.wide)
         if a.lo >= 0 and b.lo > a.hi:
             return constant(0, a.wide or b.wide)
-        bounds = [_truncate(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi) if y] + [0]
-        if b.lo <= 0:
+        # C does not define a division by 0, so a divisor that is not negative is at least 1.
+        bounds = [_truncate(x, y) for x in (a.lo, a.hi) for y in (b.lo or 1, b.hi) if y] + [0]
+        if b.lo < 0:
             bounds += [a.lo, a.hi, -a.lo, -a.hi]
         return self._operation("/", opcodes.DIV, (), a, b, min(bounds), max(bounds))
 
@@ -181,8 +181,7 @@ class Integers:
     def modulo(self, a: Linear, b: Linear) -> Linear:
         """``a % b``, with the sign of ``a``."""
         if not b.terms:
-            if b.constant == 0:
-                raise InputError("a remainder of a division by zero")
+            check_constant("%", b.constant)
             if not a.terms:
                 return constant(a.constant - b.constant * _truncate(a.constant, b.constant), a.wide or b.wide)
             if a.lo >= 0 and b.constant > 0:
@@ -214,10 +213,18 @@ class Integers:
             return b.as_wide(a.wide or b.wide)
         return self._operation("min", opcodes.MIN, (), a, b, min(a.lo, b.lo), min(a.hi, b.hi))
 
+    def larger(self, a: Linear, b: Linear) -> Linear:
+        """The larger of two."""
+        if a.lo >= b.hi:
+            return a.as_wide(a.wide or b.wide)
+        if b.lo >= a.hi:
+            return b.as_wide(a.wide or b.wide)
+        return self._operation("max", opcodes.MAX, (), a, b, max(a.lo, b.lo), max(a.hi, b.hi))
+
     def bitwise(self, op: str, a: Linear, b: Linear) -> Linear:
         """``& | ^ << >>``, arithmetic shifts."""
-        if op in ("<<", ">>") and not b.terms and not 0 <= b.constant < 2**31:
-            raise InputError(f"a shift by {b.constant}", hint="C defines shifts by 0 to the width only")
+        if not b.terms:
+            check_constant(op, b.constant)
         wide = a.wide if op in ("<<", ">>") else a.wide or b.wide
         if not a.terms and not b.terms:
             return constant(_BITWISE[op](a.constant, b.constant), wide)
@@ -303,6 +310,14 @@ class Integers:
         return self.memoised(
             key, lambda: self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
         )
+
+
+def check_constant(op: str, right: int) -> None:
+    """Raises InputError where C does not define ``op`` with a right operand that is the constant ``right``."""
+    if op in ("/", "//", "%") and right == 0:
+        raise InputError("a remainder of a division by zero" if op == "%" else "a division by zero")
+    if op in ("<<", ">>") and not 0 <= right < 2**31:
+        raise InputError(f"a shift by {right}", hint="C defines shifts by 0 to the width only")
 
 
 def _truncate(a: int, b: int) -> int:

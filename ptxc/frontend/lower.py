@@ -172,8 +172,7 @@ class Lowering:
         if role == "runtime":
             value = builder.emit(opcodes.LD, ("param", "u32"), B32, (Mem(Sym(name)),), name)
             serial = dict(self.signature.serial)
-            low, high = (0, serial[name] - 1) if name in serial else (1, INT_MAX)
-            self.expressions.note(value, low, high)
+            self.expressions.note(value, 0, serial[name] - 1 if name in serial else INT_MAX)
             self.names.declare(name, self.expressions.registers.linear(value))
         elif role in ("table", "selector", "slot", "tensor_map"):
             return

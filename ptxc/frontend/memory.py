@@ -195,12 +195,13 @@ class Memory:
     def _global(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
         e = self.expressions
         groups: dict[int, dict[Value, int]] = {}
-        positive = True
+        positive = flat.constant >= 0
         for value, coefficient in e.registers.ordered(flat.terms):
             groups.setdefault(e.registers.depth(value), {})[value] = coefficient
             positive = positive and coefficient > 0 and e.registers.atom(value).lo >= 0
         for terms in groups.values():
-            # Part of a sum of non-negative terms cannot leave the range that the whole stays in.
+            # Part of a sum of non-negative terms cannot leave the range that the whole stays in. It can where the
+            # whole is less than the sum of its terms.
             pointer = self._advance(pointer, e.registers.make(terms, 0, flat.wide or not positive), nbytes)
         offset = flat.constant * nbytes
         if not INT_MIN <= offset <= INT_MAX:
@@ -252,6 +253,16 @@ class Memory:
             return ("shared",)
         return ("global",) if self.buffer(name).written else ("global", "nc")
 
+    def store_space(self, name: str) -> str:
+        """The state space of a buffer that is written. Raises InputError for one that the kernel only reads."""
+        space, *read_only = self.space(name)
+        if read_only:
+            raise InputError(
+                f"{name!r} is written but is no output of the kernel",
+                hint="what a kernel writes must be among its node's outputs: loads of the rest may be reordered",
+            )
+        return space
+
     def load(self, name: str, mem: Mem, hint: str) -> Typed:
         """One element, in the buffer's own type."""
         type = self.type_of(name)
@@ -288,8 +299,7 @@ class Memory:
         type = self.type_of(name)
         operand = self._stored(convert(self.builder, value, type))
         kind = "b16" if type.nbytes == 2 else type.memory
-        space = self.space(name)[0]
-        self.builder.effect(opcodes.ST, (space, kind), (mem, operand))
+        self.builder.effect(opcodes.ST, (self.store_space(name), kind), (mem, operand))
 
     def _stored(self, value: Typed) -> Operand:
         """The register that a store of ``value`` takes."""
@@ -309,7 +319,7 @@ class Memory:
             kind = "b32"
             b = self.builder
             words = [b.emit(opcodes.PACK, ("b32",), B32, tuple(words[at : at + 2])) for at in range(0, len(words), 2)]
-        mods = (self.space(name)[0], *((f"v{len(words)}",) if len(words) > 1 else ()), kind)
+        mods = (self.store_space(name), *((f"v{len(words)}",) if len(words) > 1 else ()), kind)
         self.builder.effect(opcodes.ST, mods, (mem, *words))
 
     def store_atomic(self, name: str, mem: Mem, value: Typed) -> None:
@@ -321,7 +331,7 @@ class Memory:
                 f"there is no atomic addition of {type.name}", hint=f"atomics add {', '.join(_ATOMIC_ADD)}"
             )
         operand = convert(self.builder, value, type).operand
-        self.builder.effect(opcodes.RED, (self.space(name)[0], "add", *kind), (mem, operand))
+        self.builder.effect(opcodes.RED, (self.store_space(name), "add", *kind), (mem, operand))
 
 
 #: How atomic additions are spelled; the hardware adds these types only.

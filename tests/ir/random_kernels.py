@@ -46,6 +46,8 @@ class _Maker:
         self.kernel.ssa = ssa
         self.kernel.params = [Param("p", "u64", 16), Param("n", "u32")]
         self.kernel.shared = [Shared("tile", 1024, 16), Shared("pool", 0, 128)]
+        #: Whether the tile has its guard, of which there is one at most.
+        self.guarded = False
         #: The values that may be used at the place that is being written.
         self.visible: list[Value] = []
 
@@ -78,6 +80,10 @@ class _Maker:
             self.visible.append(base)
         rows = [row for row in OPCODES.values() if row.effect != "END"]
         for row in self.random.choices(rows, k=self.random.randint(0, 12)):
+            if row is opcodes.TILE_GUARD:
+                if self.guarded:
+                    continue
+                self.guarded = True
             instr = self.instr(row)
             block.instrs.append(instr)
             self.visible += [value for value in instr.results if value not in self.visible]
@@ -148,8 +154,7 @@ class _Maker:
     def symbol(self, op: Opcode, kind: Type) -> str:
         if op is opcodes.CVTA:
             return "tile"
-        special = ["clock64"] if kind is B64 else sorted(SPECIAL - {"clock64"})
-        return self.random.choice(("pool", f"%{self.random.choice(special)}"))
+        return self.random.choice(("pool", *([f"%{self.random.choice(sorted(SPECIAL))}"] if kind is B32 else [])))
 
     def register(self, bank: Type) -> Value:
         return self.random.choice([value for value in self.visible if value.type is bank])

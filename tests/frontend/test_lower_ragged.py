@@ -1,0 +1,125 @@
+"""Threads outside the tile, sizes of zero, buffers that are only read: where a kernel must not go wrong silently."""
+
+from __future__ import annotations
+
+import numpy as np
+from emmy.compiler.dim import Dim
+from lowering_lab import (
+    Accum,
+    Assign,
+    Let,
+    Load,
+    Loop,
+    Smem,
+    StridedLoop,
+    Sync,
+    Write,
+    axis,
+    compiled,
+    dtype,
+    kernel_graph,
+    launch,
+    lit,
+    op,
+    refused,
+    run,
+    tile,
+    var,
+)
+
+import ptxc
+
+ROWS = 5  # 320 cells in CTAs of 128: half of the last one is outside
+
+
+def test_a_loaded_step_lets_threads_outside_leave_the_loop() -> None:
+    graph = kernel_graph(
+        tile(
+            {"r": ROWS, "t": 64},
+            [
+                Load("s", "st", (var("r"),)),
+                Smem("sm", (128,), "float"),
+                StridedLoop(
+                    axis("q", 64), start=lit(0), step=var("s"),
+                    body=(Load("v", "x", (var("q"),)), Accum("acc", "v", "add")),
+                ),
+                Sync(),
+                Write("y", (var("r"), var("t")), "acc"),
+            ],
+            threads=128,
+        ),
+        {"x": (64,), "st": ((ROWS,), "i32")},
+        {"y": (ROWS, 64)},
+    )  # fmt: skip
+    steps = np.array([8, 1, 2, 4, 16], np.int32)
+    found = run(graph, {"x": np.ones(64, np.float32), "st": steps})["y"]
+    assert found[:, 0].tolist() == [8, 64, 32, 16, 4]
+
+
+def test_a_loaded_bound_around_a_barrier_names_the_load() -> None:
+    body = (Sync(), Load("v", "x", (var("q"),)), Accum("acc", "v", "add"))
+    graph = kernel_graph(
+        tile(
+            {"r": ROWS, "t": 64},
+            [
+                Load("n", "len", (lit(0),)),
+                Smem("sm", (128,), "float"),
+                Let("acc", lit(0.0), dtype("f32")),
+                StridedLoop(axis("q", 64), start=lit(0), step=1, end=var("n"), seed=False, body=body),
+                Write("y", (var("r"), var("t")), "acc"),
+            ],
+            threads=128,
+        ),
+        {"x": (64,), "len": ((1,), "i32")},
+        {"y": (ROWS, 64)},
+    )
+    error = refused(lambda: graph)
+    assert "depends on %n, which threads outside the tile do not load" in error.what
+
+
+def test_a_loop_over_no_elements_reads_none() -> None:
+    n = Dim("n")
+    loop = Loop(axis("k", n), (Load("v", "x", (var("k"),)), Accum("acc", "v", "add")))
+    graph = kernel_graph(
+        tile({"i": 32}, [loop, Write("y", (var("i"),), "acc")], threads=32), {"x": (n,)}, {"y": (32,)}
+    )
+    kernel = compiled(graph)
+    result = np.full(32, 7, np.float32)
+    x = np.full(4, 9, np.float32)
+    report = ptxc.device("cpu").load(kernel.ptx).launch("k", (1, 1, 1), (32, 1, 1), [x, result, 0])
+    assert report.completed
+    assert not report.findings
+    assert result.tolist() == [0] * 32
+
+
+def test_a_write_to_an_input_is_refused() -> None:
+    graph = kernel_graph(
+        tile(
+            {"i": 32},
+            [
+                Load("a", "x", (var("i"),)),
+                Assign("b", "add", ("a", "a")),
+                Write("x", (var("i"),), "b"),
+                Load("c", "x", (var("i"),)),
+                Write("y", (var("i"),), "c"),
+            ],
+            threads=32,
+        ),
+        {"x": (32,)},
+        {"y": (32,)},
+    )
+    error = refused(lambda: graph)
+    assert "'x' is written but is no output of the kernel" in error.what
+
+
+def test_an_offset_beyond_32_bits_before_a_constant_brings_it_back() -> None:
+    # x[(i * 32768 - 32768) + j] of 2^31 - 1 elements: the terms' sum needs 33 bits, the whole 31.
+    index = op("+", op("-", op("*", var("i"), 32768), 32768), var("j"))
+    graph = kernel_graph(
+        tile({"i": 65536, "j": 65535}, [Load("a", "x", (index,)), Write("y", (var("j"),), "a")], threads=128),
+        {"x": (2**31 - 1,)},
+        {"y": (65535,)},
+    )
+    text = compiled(graph).ptx
+    assert "add.s32" not in text.replace("add.s32 %r0", "")
+    assert "mad.lo.s64" in text
