@@ -143,11 +143,14 @@ def compiled(graph: Graph, target: str = "sm_90", **options: Any) -> CompiledKer
     return kernel
 
 
-def run(graph: Graph, arrays: Mapping[str, Any], target: str = "sm_90", **options: Any) -> dict[str, Array]:
+def run(
+    graph: Graph, arrays: Mapping[str, Any], target: str = "sm_90", *, device: CpuDevice | None = None,
+    sanitize: Iterable[str] = SANITIZERS, **options: Any,
+) -> dict[str, Array]:  # fmt: skip
     """What the kernel of ``graph`` writes, given its inputs; the CPU device must find nothing wrong."""
     kernel = compiled(graph, target, **options)
     assert kernel.launch is not None
-    return launch(kernel.ptx, kernel.name, kernel.launch, arrays)
+    return launch(kernel.ptx, kernel.name, kernel.launch, arrays, sanitize, device)
 
 
 def launch(
@@ -228,12 +231,14 @@ def refused(make: Callable[[], Graph], target: str = "sm_90") -> CompileError:
 # -------------------------------------------------------------------------------------------- Emmy's own kernel
 
 
-def run_emmy(graph: Graph, arrays: Mapping[str, Any], target: str = "sm_90") -> dict[str, Array]:
+def run_emmy(
+    graph: Graph, arrays: Mapping[str, Any], target: str = "sm_90", *, device: CpuDevice | None = None
+) -> dict[str, Array]:
     """What nvcc's PTX for Emmy's CUDA text of the same kernel writes. Needs nvcc."""
     kernel = compiled(graph, target)
     assert kernel.launch is not None
     ptx = nvcc_ptx(emmy_source(graph, target), target)
-    return launch(ptx, kernel.name, kernel.launch, arrays, sanitize=("memory",))
+    return launch(ptx, kernel.name, kernel.launch, arrays, ("memory",), device)
 
 
 def emmy_source(graph: Graph, target: str = "sm_90") -> str:
