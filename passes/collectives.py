@@ -263,7 +263,9 @@ class _Collectives:
             if need is not None:
                 if instr.op is opcodes.BAR and len(instr.operands) > 1:
                     need = WARP
-                if split > need and instr.op in (opcodes.BAR, opcodes.BAR_WARP):
+                # A shuffle among the lanes that are there waits for nobody else.
+                active = instr.op is opcodes.SHFL and not isinstance(instr.operands[-1], Const)
+                if split > need and not active and instr.op is not opcodes.ACTIVEMASK:
                     raise self.divergence(instr, branch)
             if instr.op is opcodes.ACTIVEMASK and split <= WARP:
                 rewritten += self.full_mask(instr)
@@ -299,15 +301,16 @@ class _Collectives:
         assert isinstance(predicate, Value)
         source, loaded = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
-        name = f"barrier {number}" if number is not None else "the warp's barrier"
-        group = "a warp" if instr.op is opcodes.BAR_WARP or self.highest((predicate,)) == LANE else "the CTA"
+        alone = "the shuffle" if instr.op is opcodes.SHFL else "the warp's barrier"
+        name = f"barrier {number}" if number is not None else alone
+        group = "a warp" if instr.op is not opcodes.BAR or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(
             f"only some threads of {group} reach {name}: the branch of {str(branch.loc) or branch!r} "
             f"depends on %{source.name}, which "
             + ("threads outside the tile do not load" if loaded else "differs between threads"),
             kernel=self.kernel.name,
             statement=str(instr.loc),
-            hint="move the barrier out of the branch, or make the condition the same for all threads that wait",
+            hint="move it out of the branch, or make the condition the same for all threads that wait",
         )
 
     def source(self, value: Value) -> tuple[Value, bool]:
