@@ -310,7 +310,8 @@ class _Collectives:
             + ("threads outside the tile do not load" if loaded else "differs between threads"),
             kernel=self.kernel.name,
             statement=str(instr.loc),
-            hint="move it out of the branch, or make the condition the same for all threads that wait",
+            hint=f"move the {'shuffle' if instr.op is opcodes.SHFL else 'barrier'} out of the branch, or make the condition the same for "
+            "all threads that wait",
         )
 
     def source(self, value: Value) -> tuple[Value, bool]:
