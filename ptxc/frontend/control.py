@@ -203,18 +203,17 @@ def _loop_block(
     loc = b.loc
     b.start(header)
     _rebind(k, carried, values)
-    e.enter()
-    e.depth += 1
-    e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
-    current = e.registers.linear(index)
-    for turn in range(factor):
-        body(e.registers.add(current, step, turn))
+    with k.region():
+        e.depth += 1
+        e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
+        current = e.registers.linear(index)
+        for turn in range(factor):
+            body(e.registers.add(current, step, turn))
+        e.depth -= 1
     b.loc = loc
     after = [k.names.typed(name).operand for name in carried]
     following = b.binary(opcodes.ADD, "s32", index, advance, var)
     again = b.setp("lt.s32", following, limit)
-    e.depth -= 1
-    e.leave()
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
     if first != TRUE:
         exit_block.params = [k.kernel.value(value.type, value.name) for value in values]
@@ -299,13 +298,15 @@ def _branch(
     loc = b.loc
     b.branch_if(predicate, then, otherwise, (), () if else_body else before)
     b.start(then)
-    k.scoped(body, path, binding)
+    with k.region():
+        k.scoped(body, path, binding)
     b.loc = loc
     b.branch(join, [k.names.typed(name).operand for name in names])
     _rebind(k, names, before)
     if else_body:
         b.start(otherwise)
-        k.scoped(else_body, else_path)
+        with k.region():
+            k.scoped(else_body, else_path)
         b.loc = loc
         b.branch(join, [k.names.typed(name).operand for name in names])
     join.params = [k.kernel.value(k.names.typed(name).type.bank, name) for name in names]

@@ -31,7 +31,7 @@ from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType
 from ptxc.frontend.integers import Integers, check_constant
 from ptxc.frontend.linear import LONG_MAX, LONG_MIN, Linear, constant
 from ptxc.frontend.math import Arithmetic
-from ptxc.frontend.scope import Names, Typed
+from ptxc.frontend.scope import Names, ScopedMemo, Typed
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.types import PRED
@@ -64,26 +64,20 @@ class Expressions(Integers):
         #: The names that they mention.
         self._mentioned: set[str] = set()
         self._literals: dict[int, Linear] = {}
-        #: Operations on integers done already, by the operands' identity (which holding them keeps theirs), and
-        #: their keys in order: what an operation wrote into a block is unknown after it.
-        self._combined: dict[tuple[str, int, int], tuple[Linear, Linear, Linear | Typed]] = {}
-        self._combinations: list[tuple[str, int, int]] = []
-        self._combination_marks: list[int] = []
+        #: Operations on integers done already, by the operands' identity (which holding them keeps theirs).
+        self._combined: ScopedMemo[tuple[str, int, int], tuple[Linear, Linear, Linear | Typed]] = ScopedMemo()
 
     # -------------------------------------------------------------------------------------------------- scopes
 
     def enter(self) -> None:
         """See :meth:`Integers.enter`."""
         super().enter()
-        self._combination_marks.append(len(self._combinations))
+        self._combined.enter()
 
     def leave(self) -> None:
         """See :meth:`Integers.leave`."""
         super().leave()
-        mark = self._combination_marks.pop()
-        for key in self._combinations[mark:]:
-            del self._combined[key]
-        del self._combinations[mark:]
+        self._combined.leave()
 
     def forget(self, name: str = "") -> None:
         """``name`` means something else from here on; without one, any may (a scope ended)."""
@@ -211,7 +205,7 @@ class Expressions(Integers):
         value = self.memo.get(key)
         if value is None:
             hint = {"tid": "tid", "ctaid": "cta", "nctaid": "ctas"}[kind]
-            value = self.remember(key, self.builder.unary(opcodes.MOV, "u32", Sym(f"%{name}"), hint))
+            value = self.memo.remember(key, self.builder.unary(opcodes.MOV, "u32", Sym(f"%{name}"), hint))
             least, most = (0, self.threads - 1) if kind == "tid" else (0 if kind == "ctaid" else 1, 2**31 - 1)
             self.note(value, least, most)
         return self.registers.linear(value)
@@ -234,8 +228,7 @@ class Expressions(Integers):
         if known is not None:
             return known[2]
         result = Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
-        self._combined[key] = (left, right, result)
-        self._combinations.append(key)
+        self._combined.remember(key, (left, right, result))
         return result
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 
 from ptxc.errors import InputError
 from ptxc.frontend.linear import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Linear, Registers, common_factor, constant
+from ptxc.frontend.scope import ScopedMemo
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.opcodes import Opcode
@@ -24,9 +25,7 @@ class Integers:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.registers = Registers()
-        self.memo: dict[Hashable, Value] = {}
-        self._log: list[Hashable] = []
-        self._marks: list[int] = []
+        self.memo: ScopedMemo[Hashable, Value] = ScopedMemo()
         #: How many loops surround the place that is being written.
         self.depth = 0
 
@@ -34,25 +33,16 @@ class Integers:
 
     def enter(self) -> None:
         """What is remembered from here on is forgotten at the matching :meth:`leave`."""
-        self._marks.append(len(self._log))
+        self.memo.enter()
 
     def leave(self) -> None:
         """Forget what was remembered since the matching :meth:`enter`."""
-        mark = self._marks.pop()
-        for key in self._log[mark:]:
-            del self.memo[key]
-        del self._log[mark:]
-
-    def remember(self, key: Hashable, value: Value) -> Value:
-        """Let ``value`` be found under ``key``."""
-        self.memo[key] = value
-        self._log.append(key)
-        return value
+        self.memo.leave()
 
     def memoised(self, key: Hashable, write: Callable[[], Value]) -> Value:
         """The register remembered under ``key``, written by ``write`` if there is none."""
         value = self.memo.get(key)
-        return value if value is not None else self.remember(key, write())
+        return value if value is not None else self.memo.remember(key, write())
 
     def note(self, value: Value, lo: int, hi: int) -> Value:
         """Let index expressions contain ``value``, which lies in [lo, hi]."""
@@ -81,7 +71,7 @@ class Integers:
         if value is None:
             value = self._write_sum(a, bits)
             if key not in self.memo:
-                self.remember(key, value)
+                self.memo.remember(key, value)
         return value
 
     def _write_sum(self, a: Linear, bits: int) -> Value:
@@ -93,7 +83,7 @@ class Integers:
             if partial is None:
                 partial = self._add_term(total, value, coefficient, bits)
                 if partial is not value:
-                    self.remember(key, partial)
+                    self.memo.remember(key, partial)
             total = partial
         assert total is not None
         if a.constant:
@@ -270,7 +260,7 @@ class Integers:
         value = self.memo.get(key)
         if value is None:
             type = B64 if bits == 64 else B32
-            value = self.remember(key, self.builder.emit(op, (*mods, f"{kind}{bits}"), type, (left, right)))
+            value = self.memo.remember(key, self.builder.emit(op, (*mods, f"{kind}{bits}"), type, (left, right)))
             self.note(value, lo, hi)
         return self.registers.linear(value, wide)
 

@@ -107,13 +107,18 @@ class Lowering:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A C scope: names declared and registers remembered in it are unknown after it."""
+        """A C scope: names declared in it are unknown after it."""
         self.names.push()
+        yield
+        self.expressions.forget()
+        self.names.pop()
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Blocks that control may pass by: registers written in them are unknown after them."""
         self.expressions.enter()
         yield
         self.expressions.leave()
-        self.expressions.forget()
-        self.names.pop()
 
     def when(self, predicate: Operand, write: Callable[[], None]) -> None:
         """Run what ``write`` writes where ``predicate`` holds. It may assign no name that is declared outside."""
@@ -127,7 +132,7 @@ class Lowering:
         then, join = builder.new_block("then"), builder.new_block("join")
         builder.branch_if(predicate, then, join)
         builder.start(then)
-        with self.scope():
+        with self.scope(), self.region():
             write()
         builder.branch(join)
         builder.start(join)

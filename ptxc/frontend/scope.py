@@ -7,12 +7,45 @@ name to its current value, and where control joins, names that a branch or a loo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ptxc.errors import InputError
 from ptxc.frontend.dtypes import ElementType
 from ptxc.frontend.linear import Linear
 from ptxc.ir.values import Operand
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class ScopedMemo(dict[K, V]):
+    """What is known where the lowering is; what became known inside a region is unknown after it."""
+
+    __slots__ = ("_keys", "_marks")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The keys in the order in which they became known, and how many there were at each open region's begin.
+        self._keys: list[K] = []
+        self._marks: list[int] = []
+
+    def enter(self) -> None:
+        """A region begins."""
+        self._marks.append(len(self._keys))
+
+    def leave(self) -> None:
+        """The innermost region ends: forget what became known in it."""
+        mark = self._marks.pop()
+        for key in self._keys[mark:]:
+            del self[key]
+        del self._keys[mark:]
+
+    def remember(self, key: K, value: V) -> V:
+        """Let ``value`` be found under ``key``, which is unknown."""
+        self[key] = value
+        self._keys.append(key)
+        return value
 
 
 class Typed(NamedTuple):

@@ -18,7 +18,6 @@ from lowering_lab import (
     compiled,
     dtype,
     kernel_graph,
-    launch,
     lit,
     op,
     refused,
@@ -80,9 +79,7 @@ def test_a_loaded_bound_around_a_barrier_names_the_load() -> None:
 def test_a_loop_over_no_elements_reads_none() -> None:
     n = Dim("n")
     loop = Loop(axis("k", n), (Load("v", "x", (var("k"),)), Accum("acc", "v", "add")))
-    graph = kernel_graph(
-        tile({"i": 32}, [loop, Write("y", (var("i"),), "acc")], threads=32), {"x": (n,)}, {"y": (32,)}
-    )
+    graph = kernel_graph(tile({"i": 32}, [loop, Write("y", (var("i"),), "acc")], threads=32), {"x": (n,)}, {"y": (32,)})
     kernel = compiled(graph)
     result = np.full(32, 7, np.float32)
     x = np.full(4, 9, np.float32)

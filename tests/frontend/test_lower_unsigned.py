@@ -67,12 +67,18 @@ def check(name: str, compiler: Callable[..., Mapping[str, Any]]) -> None:
     assert found.tolist() == [expected] * 32
 
 
-@pytest.mark.parametrize(("to", "expected"), [("f32", 4e9), ("i64", 4_000_000_000), ("f64", 4e9), ("u64", 4_000_000_000)])
+@pytest.mark.parametrize(
+    ("to", "expected"), [("f32", 4e9), ("i64", 4_000_000_000), ("f64", 4e9), ("u64", 4_000_000_000)]
+)
 def test_a_constant_keeps_its_sign_in_a_conversion(to: str, expected: float) -> None:
     graph = kernel_graph(
         tile(
             {"i": 32},
-            [Let("big", lit(4_000_000_000), dtype("u32")), Let("r", var("big"), dtype(to)), Write("y", (var("i"),), "r")],
+            [
+                Let("big", lit(4_000_000_000), dtype("u32")),
+                Let("r", var("big"), dtype(to)),
+                Write("y", (var("i"),), "r"),
+            ],
             threads=32,
         ),
         {},
