@@ -301,7 +301,8 @@ class _Collectives:
         assert isinstance(predicate, Value)
         source, loaded = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
-        alone = "the shuffle" if instr.op is opcodes.SHFL else "the warp's barrier"
+        kind = "shuffle" if instr.op is opcodes.SHFL else "barrier"
+        alone = "the shuffle" if kind == "shuffle" else "the warp's barrier"
         name = f"barrier {number}" if number is not None else alone
         group = "a warp" if instr.op is not opcodes.BAR or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(
@@ -310,8 +311,7 @@ class _Collectives:
             + ("threads outside the tile do not load" if loaded else "differs between threads"),
             kernel=self.kernel.name,
             statement=str(instr.loc),
-            hint=f"move the {'shuffle' if instr.op is opcodes.SHFL else 'barrier'} out of the branch, or make the condition the same for "
-            "all threads that wait",
+            hint=f"move the {kind} out of the branch, or make the condition the same for all threads that wait",
         )
 
     def source(self, value: Value) -> tuple[Value, bool]:
