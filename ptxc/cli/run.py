@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxc.cli import faults
 from ptxc.cli.arguments import (
     Commands,
     Parser,
@@ -344,6 +343,8 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
 
 def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:
     """Say all errors but the last, and raise that one."""
+    from ptxc.cli import faults
+
     for error in errors:
         if isinstance(error, InternalError):
             faults.report(error, source, command_line)

@@ -48,6 +48,9 @@ _EXAMPLES = (
 
 REFERENCE, PTXC, NVCC = "reference", "ptxc", "nvcc"
 
+#: How findings begin. Those in nvcc's PTX are faults of Emmy's CUDA text, and do not make ptxc's wrong.
+_WHOSE = {PTXC: "", NVCC: "not counted, of nvcc's PTX: "}
+
 
 def add(commands: Commands) -> None:
     """Make the command's parser."""
@@ -216,8 +219,11 @@ class Verification:
             for who, other, d in self.differences
             if d.wrong
         ]
-        for found, what in ((self.faults, "fault"), (self.findings, "finding")):
-            parts += [counted(len(found), what)] if found else []
+        if self.faults:
+            parts.append(counted(len(self.faults), "fault"))
+        findings = [row for row in self.findings if row[0] == PTXC]
+        if findings:
+            parts.append(counted(len(findings), "finding"))
         return parts
 
     @property
@@ -232,8 +238,10 @@ class Verification:
         rows = [((d.name, f"{who}, {other}"), d) for who, other, d in self.differences]
         parts = [table(list(self.notes.items())), differences_table(rows, ("output", "compared"))]
         if self.faults:
-            parts.append("\n".join(f"reference: {fault}" for fault in self.faults))
-        parts += [f"{who}: {listing.finding_text(kernel, found)}" for who, listing, kernel, found in self.findings]
+            parts.append("\n".join(self.faults))
+        parts += [
+            f"{_WHOSE[who]}{listing.finding_text(kernel, found)}" for who, listing, kernel, found in self.findings
+        ]
         return "\n\n".join([*parts, f"wrong: {', '.join(self.wrong)}" if self.wrong else "right"])
 
     def json(self) -> str:

@@ -73,7 +73,8 @@ def compare(
         return Difference(name, 0, 0, 0.0, 0.0, 0.0)
     same = ~chosen | (got == expected) | (np.isnan(a) & np.isnan(b))
     with np.errstate(all="ignore"):
-        absolute = np.where(same, 0.0, _no_nan(np.abs(a - b)))
+        least = 0 if dtype in _FORMATS else 1  # integers that differ, though too large for float64 to tell
+        absolute = np.where(same, 0.0, np.maximum(_no_nan(np.abs(a - b)), least))
         scale = np.maximum(np.abs(b), _root_mean_square(b[chosen]))
         relative = np.where(same, 0.0, _no_nan(absolute / scale))
         ulp = np.where(same, 0.0, absolute / _ulp(b, dtype))

@@ -1,0 +1,149 @@
+"""Small kernels of Emmy's statements, and their evaluation: what the tests of the reference are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from emmy.compiler.dtype import get
+from emmy.compiler.graph import Graph
+from emmy.compiler.ir import stmt as _stmt
+from emmy.compiler.ir.axis import Axis
+from emmy.compiler.ir.base import InputOp
+from emmy.compiler.ir.expr import BinaryExpr, Expr, Literal, Var
+from emmy.compiler.ir.kernel import ir as _kernel
+from emmy.compiler.tensor import Tensor
+
+import ptxc
+from ptxc.frontend.reader import kernel_nodes
+from ptxc.reference.buffers import Array, Problem, integers_of, problem_of
+from ptxc.reference.evaluator import Evaluation, evaluate_kernels
+from ptxc.reference.sample import ALL, Sample
+from ptxc.reference.steps import Step, steps_of
+
+#: Emmy's statements, whose constructors take more than their annotations say.
+Accum: Any = _stmt.Accum
+Assign: Any = _stmt.Assign
+Cond: Any = _stmt.Cond
+CpAsyncCopy: Any = _kernel.CpAsyncCopy
+Init: Any = _stmt.Init
+KernelOp: Any = _kernel.KernelOp
+Let: Any = _stmt.Let
+Load: Any = _stmt.Load
+Loop: Any = _stmt.Loop
+Select: Any = _stmt.Select
+SelectBranch: Any = _stmt.SelectBranch
+SetMaxNReg: Any = _kernel.SetMaxNReg
+Smem: Any = _kernel.Smem
+StridedLoop: Any = _stmt.StridedLoop
+Sync: Any = _kernel.Sync
+Tile: Any = _kernel.Tile
+TreeHalve: Any = _kernel.TreeHalve
+WarpBroadcast: Any = _kernel.WarpBroadcast
+WarpShuffle: Any = _kernel.WarpShuffle
+Write: Any = _stmt.Write
+ZeroPrologue: Any = _stmt.ZeroPrologue
+
+#: A buffer's shape (of f32), or its shape and element type.
+Spec = Any
+
+
+def lit(value: int | float | Expr) -> Expr:
+    """A literal of the number's own type."""
+    if isinstance(value, Expr):
+        return value
+    return Literal(value, "float" if isinstance(value, float) else "int")
+
+
+def op(operator: str, left: Any, right: Any) -> BinaryExpr:
+    """``left operator right``; numbers become literals."""
+    return BinaryExpr(operator, lit(left), lit(right))
+
+
+def var(name: str) -> Var:
+    return Var(name)
+
+
+def dtype(name: str) -> Any:
+    return get(name)
+
+
+def axis(name: str, extent: Any) -> Axis:
+    return Axis(name, extent)
+
+
+def tile(axes: Mapping[str, Any], body: Iterable[Any], threads: int | None = None, **fields: Any) -> Any:
+    """A tile over ``axes`` (name: extent)."""
+    coordinates = tuple(Axis(name, extent) for name, extent in axes.items())
+    return Tile(axes=coordinates, body=tuple(body), block_threads=threads, **fields)
+
+
+@dataclass
+class Node:
+    """A kernel of a graph: what it reads and what it writes, by name and spec."""
+
+    body: Any
+    reads: tuple[str, ...]
+    writes: Mapping[str, Spec]
+    name: str = "k"
+    zero_delegated: tuple[str, ...] = ()
+
+
+def graph_of(inputs: Mapping[str, Spec], *nodes: Node) -> Graph:
+    """A graph of kernels."""
+    graph = Graph()
+    for buffer, spec in inputs.items():
+        graph.add_node(InputOp(), [], output=_tensor(buffer, spec), node_id=buffer)
+    for node in nodes:
+        body = _stmt.Body((node.body,) if isinstance(node.body, _kernel.Tile) else tuple(node.body))
+        kernel = KernelOp(body=body, name=node.name, zero_delegated=node.zero_delegated)
+        tensors = tuple(_tensor(buffer, spec) for buffer, spec in node.writes.items())
+        graph.add_node(kernel, list(node.reads), outputs=tensors, node_id=next(iter(node.writes)))
+    graph.inputs, graph.outputs = [*inputs], [buffer for node in nodes for buffer in node.writes]
+    return graph
+
+
+def _tensor(name: str, spec: Spec) -> Tensor:
+    shape, kind = spec if len(spec) == 2 and isinstance(spec[0], tuple) else (spec, "f32")
+    return Tensor(name, tuple(shape), get(kind))
+
+
+def prepared(
+    graph: Graph, given: Mapping[str, Array] | None = None, **sizes: int
+) -> tuple[list[Any], list[Step], Problem]:
+    """The kernels of a graph in order, their steps, and their memory."""
+    compiled = ptxc.compile(graph)
+    steps = steps_of(compiled)
+    integers = integers_of(steps, sizes, given or {})
+    problem = problem_of(steps, {name: integer.value for name, integer in integers.items()}, given or {})
+    ops = {node.op.name: node.op for node in kernel_nodes(graph)}
+    return [ops[step.entry] for step in steps], steps, problem
+
+
+def evaluated(
+    graph: Graph, given: Mapping[str, Array], *, exact: bool = True, sample: Sample = ALL, **sizes: int
+) -> Evaluation:
+    """What the kernels of a graph mean."""
+    ops, _, problem = prepared(graph, given, **sizes)
+    return evaluate_kernels(ops, problem, exact=exact, sample=sample)
+
+
+def output(body: Any, inputs: Mapping[str, Array], spec: Spec, **fields: Any) -> Array:
+    """What a kernel of one output ``y`` writes there, without a fault."""
+    specs = {name: (array.shape, _KINDS[str(array.dtype)]) for name, array in inputs.items()}
+    evaluation = evaluated(graph_of(specs, Node(body, tuple(inputs), {"y": spec})), inputs, **fields)
+    assert evaluation.faults == []
+    return evaluation.outputs["y"]
+
+
+_KINDS = {
+    "float32": "f32", "float16": "f16", "float64": "f64", "uint16": "bf16", "int32": "i32", "int64": "i64",
+    "bool": "bool", "uint8": "u8", "int16": "i16", "uint32": "u32", "uint64": "u64",
+}  # fmt: skip
+
+
+def floats(*shape: int, seed: int = 1) -> Array:
+    """Random f32."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
