@@ -60,12 +60,6 @@ class Substitution:
                 ]
             )
 
-    def apply_to_edges(self, kernel: Kernel) -> None:
-        """Replace values that a loop's back edge passes: all other uses come after what defines them."""
-        if self.map:
-            for block in kernel.blocks:
-                self.apply(block.instrs[-1])
-
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""
         if self.map:

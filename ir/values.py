@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ptxc.ir.types import B32, F32, F64, PRED, Type
+from ptxc.ir.types import F32, F64, PRED, Type
 
 
 class Value:
@@ -100,4 +100,3 @@ def bfloat_bits(value: float) -> int:
 
 TRUE = integer(PRED, -1)
 FALSE = integer(PRED, 0)
-ZERO = integer(B32, 0)

@@ -23,6 +23,8 @@ CTAs that run together share operands. The last group may be smaller: with ``sub
 
 from __future__ import annotations
 
+import math
+
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -56,6 +58,8 @@ class _Expansion:
     def __init__(self, builder: Builder, instr: Instr) -> None:
         self.builder = builder
         self.extents = instr.operands
+        #: The cells of the tile, 0 where the launch gives their number.
+        self.total = math.prod(extent.bits if isinstance(extent, Const) else 0 for extent in self.extents)
         *self.coordinates, self.inside = instr.results
         options = {name: int(number) for name, _, number in (mod.partition("=") for mod in instr.mods)}
         self.cells, self.aux = options["cells"], options["aux"]
@@ -92,13 +96,10 @@ class _Expansion:
 
     def cell_number(self, cta: Operand, tid: Operand) -> tuple[Operand, str]:
         """``cta * cells + tid`` and its type: 64 bits where some cell's number does not fit in 32."""
-        total = 1
-        for extent in self.extents:
-            total = total * extent.bits if isinstance(extent, Const) and total else 0
         cells = integer(B32, self.cells)
         builder = self.builder
         # The last CTA's numbers go past the total by less than its cells.
-        if total and total + self.cells <= _INT_MAX:
+        if self.total and self.total + self.cells <= _INT_MAX:
             return builder.emit(opcodes.MAD, ("lo", "s32"), B32, (cta, cells, tid), "cell"), "u32"
         wide = builder.cvt("u64.u32", tid)
         return builder.emit(opcodes.MAD, ("wide", "u32"), B64, (cta, cells, wide), "cell"), "u64"
@@ -159,10 +160,7 @@ class _Expansion:
 
     def write_inside(self, quotient: Operand, axes: int, suffix: str) -> None:
         """Whether the outermost quotient is below the outermost extent; always where the grid fits exactly."""
-        total = 1
-        for extent in self.extents:
-            total = total * extent.bits if isinstance(extent, Const) else 0
-        if total and total % self.cells == 0:
+        if self.total and self.total % self.cells == 0:
             self.define(opcodes.MOV, ("pred",), self.inside, TRUE)
             return
         # A tile without axes, or whose CTA is all of it, is one CTA.

@@ -37,8 +37,6 @@ def run(kernel: Kernel) -> None:
         added = _merge(item, known, substitution)
         stack.append(added)
         stack += reversed(children[item])
-    # A loop's back edge passes values that were merged after its header was visited.
-    substitution.apply_to_edges(kernel)
 
 
 def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution: Substitution) -> list[Hashable]:

@@ -51,8 +51,6 @@ class _Simplifier:
             while self.parameters():
                 pass
             self.substitution.apply_all(self.kernel)
-        else:
-            self.substitution.apply_to_edges(self.kernel)
 
     def find_registers(self) -> set[Value]:
         """The values that address memory, guard an instruction, or are operands of one that takes no constants."""

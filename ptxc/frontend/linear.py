@@ -70,11 +70,6 @@ class Linear:
         """The greatest value that it can have."""
         return self.range[1]
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether no register is in it."""
-        return not self.terms
-
     def same(self, other: Linear) -> bool:
         """Whether both always have the same value."""
         return self.constant == other.constant and self.terms == other.terms
