@@ -50,29 +50,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
+from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
 from ptxc.ir.opcodes import (
-    ATOM,
-    BITCAST,
     BRA,
     END,
     MOV,
     READ,
     REGISTERS_ONLY,
     SYNC,
-    TILE_COORDS,
     TILE_GUARD,
     WRITE,
-    Opcode,
-    Signature,
-    bank,
-    signature,
 )
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
@@ -150,111 +143,6 @@ def _lines(kernel: Kernel) -> Iterator[tuple[Place | None, str]]:
         else:
             yield Place(block, number), line
             number += 1
-
-
-# ------------------------------------------------------------------------------------------- forms of instructions
-
-_NUMBER = re.compile(r"[0-9]{1,9}").fullmatch
-_SPACES = ("param", "global", "shared", "const", "local")
-
-
-class _Slot(NamedTuple):
-    """What an operand has to be: its letter in the row, its bank, and an address's state space."""
-
-    letter: str
-    bank: Type | None
-    space: str = ""
-
-    def __str__(self) -> str:
-        return {"M": "an address", "I": "an integer constant"}.get(self.letter, str(self.bank))
-
-
-class _Form(NamedTuple):
-    """What the instructions of one opcode with the same modifiers and numbers of operands have in common."""
-
-    faults: tuple[tuple[int, str], ...]
-    results: tuple[Type | None, ...] = ()
-    operands: tuple[_Slot, ...] = ()
-
-
-@cache
-def _form(op: Opcode, mods: tuple[str, ...], results: int, operands: int) -> _Form:
-    faults = [(11, fault) for fault in _modifier_faults(op, mods)]
-    if faults:
-        return _Form(tuple(faults))  # what follows reads the types
-    name = ".".join((op.name, *mods))
-    try:
-        row = signature(op, mods) or _repeated(op, mods, operands)
-    except KeyError:
-        return _Form(((11, f"there is no {name}"),))
-    if op is TILE_COORDS and not _is_tile(
-        {key: int(number) for key, number in (mod.split("=") for mod in mods)}, operands
-    ):
-        faults.append((11, f"{name} does not say how {operands} axes are tiled"))
-    if op is BITCAST and len({bank.bits for bank in (*row.results, *row.operands) if bank}) > 1:
-        faults.append((11, f"{name} changes the width"))
-    least = row.least_operands + (op is ATOM and "cas" in mods)
-    most = len(row.operands) - (op is ATOM and "cas" not in mods)
-    if not least <= operands <= most:
-        faults.append((12, f"{name} takes {_count(least, most, 'operand')}, not {operands}"))
-    least, most = row.least_results, len(row.results)
-    if not least <= results <= most:
-        faults.append((12, f"{name} has {_count(least, most, 'result')}, not {results}"))
-    return _Form(tuple(faults)) if faults else _Form((), row.results, _slots(row, mods))
-
-
-def _is_tile(numbers: dict[str, int], axes: int) -> bool:
-    """Whether the modifiers of ``tile.coords`` describe a tile with so many axes."""
-    match sorted(numbers):
-        case ["aux", "cells"]:
-            return numbers["cells"] > 0
-        case ["aux", "cells", "group", "grouped", "other"]:
-            grouped, other = numbers["grouped"], numbers["other"]
-            return numbers["cells"] > 0 and numbers["group"] > 0 and grouped != other and max(grouped, other) < axes
-    return False
-
-
-def _count(least: int, most: int, noun: str) -> str:
-    number = f"{least}" if least == most else f"{least} to {most}"
-    return f"{number} {noun}{'s' * (most != 1)}"
-
-
-def _repeated(op: Opcode, mods: tuple[str, ...], operands: int) -> Signature:
-    """The signature of an operation with ``*`` letters when it has so many operands."""
-    times = operands - sum(not letter.endswith("*") for letter in op.operands)
-    kinds = [
-        [letter[0] for letter in letters for _ in range(times if letter.endswith("*") else 1)]
-        for letters in (op.results, op.operands)
-    ]
-    banks = [tuple(bank(letter, mods) for letter in letters) for letters in kinds]
-    return Signature(banks[0], banks[1], len(banks[0]), len(banks[1]), tuple(kinds[1]))
-
-
-def _slots(row: Signature, mods: tuple[str, ...]) -> tuple[_Slot, ...]:
-    spaces = iter([mod for mod in mods if mod in _SPACES])
-    return tuple(
-        _Slot(letter, bank, next(spaces, "") if letter == "M" else "")
-        for letter, bank in zip(row.letters, row.operands)
-    )
-
-
-def _modifier_faults(op: Opcode, mods: tuple[str, ...]) -> Iterator[str]:
-    names = [mod[: mod.find("=") + 1] or mod for mod in mods]
-    for name, mod in zip(names, mods):
-        if name not in op.modifiers:
-            yield f"{op} has no modifier {mod}"
-        elif name.endswith("=") and not _NUMBER(mod[len(name) :]):
-            yield f"the modifier {name} of {op} takes a number"
-    count = 2 if "D" in op.results else int(not op.modifiers.isdisjoint(types.OF_MODIFIER))
-    rest = names[: max(0, len(names) - count)]
-    if len(names) - len(rest) < count or not types.OF_MODIFIER.keys() >= set(names[len(rest) :]):
-        yield f"{op} ends in {'its type' if count == 1 else 'two types'}"
-    if not types.OF_MODIFIER.keys().isdisjoint(rest):
-        yield f"a type stands before other modifiers of {op}"
-    if len(set(rest)) < len(rest):
-        yield f"a modifier of {op} stands twice"
-    if not {"v2", "v4"}.isdisjoint(rest[:-1]):
-        yield "a vector form stands before its type"
 
 
 # ------------------------------------------------------------------------------------------------- the verifier
@@ -359,7 +247,7 @@ class _Verifier:
     def targets(self, instr: Instr) -> None:
         wanted = 1 + len(instr.operands) if instr.op is BRA else 0
         if len(instr.targets) != wanted:
-            self.report(6, f"{instr.op} has {_count(wanted, wanted, 'target')} here, not {len(instr.targets)}")
+            self.report(6, f"{instr.op} has {count_of(wanted, wanted, 'target')} here, not {len(instr.targets)}")
         for edge in instr.targets:
             if edge.block not in self.blocks:
                 self.report(7, f"{edge.block.name} is no block of this kernel")
@@ -370,7 +258,9 @@ class _Verifier:
     def edge(self, edge: Edge) -> None:
         params = edge.block.params
         if len(edge.args) != len(params):
-            self.report(8, f"{edge.block.name} takes {_count(len(params), len(params), 'value')}, not {len(edge.args)}")
+            self.report(
+                8, f"{edge.block.name} takes {count_of(len(params), len(params), 'value')}, not {len(edge.args)}"
+            )
         for arg, param in zip(edge.args, params):
             if not isinstance(arg, Value | Const) or arg.type is not param.type:
                 self.report(8, f"{_describe(arg)} where {edge.block.name} takes {param.type}")
@@ -387,7 +277,7 @@ class _Verifier:
             if self.guarded:
                 self.report(9, "the tile has a guard already")
             self.guarded = True
-        form = _form(instr.op, instr.mods, len(instr.results), len(instr.operands))
+        form = form_of(instr.op, instr.mods, len(instr.results), len(instr.operands))
         for invariant, fault in form.faults:
             self.report(invariant, fault)
         for value, wanted in zip(instr.results, form.results):
@@ -403,7 +293,7 @@ class _Verifier:
         for value in instr.results:
             self.define(value)
 
-    def operand(self, instr: Instr, operand: Operand, slot: _Slot) -> None:
+    def operand(self, instr: Instr, operand: Operand, slot: Slot) -> None:
         """Look at an operand that is no register of the bank that the instruction takes."""
         if isinstance(operand, Const) and operand.type is (B32 if slot.letter == "I" else slot.bank):
             self.constant(operand)
@@ -477,7 +367,7 @@ class _Verifier:
             if self.kernel.ssa:
                 self.report(24, "registers are counted in register form")
             if count != counts[kind]:
-                self.report(24, f"{kind} has {_count(counts[kind], counts[kind], 'register')}, not {count}")
+                self.report(24, f"{kind} has {count_of(counts[kind], counts[kind], 'register')}, not {count}")
             if peak > count:
                 self.report(24, f"{peak} of {count} registers are live at once")
 

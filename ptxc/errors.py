@@ -22,9 +22,7 @@ class CompileError(Exception):
 
     exit_status = 2
 
-    def __init__(
-        self, what: str, *, hint: str = "", file: str = "", kernel: str = "", statement: str = ""
-    ) -> None:
+    def __init__(self, what: str, *, hint: str = "", file: str = "", kernel: str = "", statement: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint

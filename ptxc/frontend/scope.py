@@ -14,7 +14,6 @@ from ptxc.frontend.dtypes import ElementType
 from ptxc.frontend.linear import Linear
 from ptxc.ir.values import Operand
 
-
 K = TypeVar("K")
 V = TypeVar("V")
 
