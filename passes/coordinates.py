@@ -2,9 +2,8 @@
 
 A CTA has ``cells`` consecutive cells of the tile, one a thread; a cell's number decoded by the axes' extents, innermost
 first, gives its coordinates. Where the innermost axes together make up exactly one CTA, they are decoded from the
-thread's number and the rest from the CTA's, so
-that no cell number is ever computed, outer coordinates are visibly the same for a whole CTA, and 32 bits suffice for
-any grid::
+thread's number and the rest from the CTA's, so that no cell number is ever computed, outer coordinates are visibly the
+same for a whole CTA, and 32 bits suffice for any grid::
 
     %i, %j, %inside = tile.coords.cells=128.aux=0 %m, 128        %cta = mov.u32 %ctaid.x
                                                            ->    %tid = mov.u32 %tid.x
