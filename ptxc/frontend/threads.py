@@ -265,7 +265,8 @@ def _tree_in_warp(k: Lowering, stmt: TreeHalve) -> None:
         _butterfly(k, stmt.state, stmt.state_b, stmt.combine_states, stmt.length, type, False)
         k.when(e.compare("==", lane, constant(0)), lambda: _store_states(k, stmt, constant(0)))
 
-    k.when(e.compare("==", warp, constant(0)), fold)
+    if stmt.length > 1:
+        k.when(e.compare("==", warp, constant(0)), fold)
     _barrier(k, 0, None)
 
 
