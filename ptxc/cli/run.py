@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ _EXAMPLES = (
 )
 
 CHECKS = ("memory", "race", "init", "sync")
+
+#: Seconds after which a bar shows how far a run is.
+_PATIENCE = 0.5
 
 
 def add(commands: Commands) -> None:
@@ -372,15 +376,17 @@ def read_arrays(name: str) -> dict[str, Array]:
     """The arrays of an .npz file. Raises UsageError or InputError."""
     import numpy as np
 
+    hint = "write it with numpy.savez"
     try:
-        with np.load(name, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError("this is no .npz file of arrays by name", hint="write it with numpy.savez", file=name)
+        file = np.load(name, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InputError("this is no .npz file but a single array", hint=hint, file=name)
+        with file:
             return {key: file[key] for key in file.files}
     except OSError as error:
         raise UsageError(f"cannot read {name!r}: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
-        raise InputError(f"this is no .npz file: {error}", hint="write it with numpy.savez", file=name) from error
+        raise InputError(f"this is no .npz file: {error}", hint=hint, file=name) from error
 
 
 def npz(arrays: Mapping[str, Array]) -> bytes:
@@ -421,12 +427,17 @@ def execute(
 
 @contextmanager
 def _percent(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar of a hundred steps, told of so many parts done of so many."""
-    shown = 0
-    with progress(100, what) as advance:
+    """A bar of a hundred steps, told of parts done and parts in all. It appears when there is something to wait for."""
+    start, shown = time.monotonic(), 0
+    advance: Callable[[], None] | None = None
+    with ExitStack() as stack:
 
         def report(done: int, total: int) -> None:
-            nonlocal shown
+            nonlocal shown, advance
+            if advance is None:
+                if time.monotonic() - start < _PATIENCE:
+                    return
+                advance = stack.enter_context(progress(100, what))
             while shown < done * 100 // total:
                 advance()
                 shown += 1

@@ -21,6 +21,7 @@ from ptxc.toolchain import find_tool
 
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
+    from emmy.compiler.ir.base import ConstantOp
     from emmy.compiler.ir.cuda.ir import CudaOp
 
 #: Seconds that nvcc may take for a kernel.
@@ -152,7 +153,7 @@ def _walk(graph: Graph, problem: Problem) -> dict[str, Array]:
         if isinstance(node.op, InputOp) or (node_id in problem.begin and isinstance(node.op, ConstantOp)):
             values[node_id] = _input(node_id, problem)
         elif isinstance(node.op, ConstantOp):
-            values[node_id] = np.asarray([node.op.value], np.float64)
+            values[node_id] = _constant(node.op, problem)
         else:
             results = node.op.forward(*(values[name] for name in node.inputs))
             rows = results if isinstance(results, tuple) else (results,)
@@ -162,6 +163,16 @@ def _walk(graph: Graph, problem: Problem) -> dict[str, Array]:
                 array = np.asarray(result, tensor.dtype.np if whole else np.float64)
                 values[name] = array.reshape(shape) if math.prod(shape) == array.size else array
     return {name: values[name] for name in graph.outputs}
+
+
+def _constant(op: ConstantOp, problem: Problem) -> Array:
+    """A scalar constant's one element."""
+    value: Any = op.value
+    if value is None and op.context_value is not None:
+        value = op.context_value.eval(dict(problem.integers))  # type: ignore[attr-defined]  # every node has eval
+    if value is None:
+        raise InputError(f"the program's constant {op.name!r} has no value", hint="give it with the inputs")
+    return np.asarray([value], np.float64)
 
 
 def _extent(extent: Any, problem: Problem) -> int:

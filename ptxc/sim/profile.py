@@ -51,7 +51,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class LineProfile:
-    """One line of the PTX text: warp instructions, and the threads that were active in them."""
+    """An instruction of a line of the PTX text: how often warps executed it, and the threads that were active then."""
 
     line: int
     instruction: str
@@ -63,22 +63,22 @@ class LineProfile:
 
 
 class Profile:
-    """Counts over all batches of a launch, by line of the text."""
+    """Counts over all batches of a launch, by line of the text, and by instruction where a line has several."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, LineProfile] = {}
+        self._lines: dict[tuple[int, str], LineProfile] = {}
         self._seen: tuple[Active | None, int] = (None, 0)
 
     @property
     def lines(self) -> list[LineProfile]:
         """Every line that was executed, in the text's order."""
-        return [self._lines[line] for line in sorted(self._lines)]
+        return sorted(self._lines.values(), key=lambda line: line.line)
 
     def _line(self, instruction: Instruction) -> LineProfile:
-        found = self._lines.get(instruction.line)
+        key = (instruction.line, instruction.spelling)
+        found = self._lines.get(key)
         if found is None:
-            found = LineProfile(instruction.line, instruction.spelling, kind_of(instruction))
-            self._lines[instruction.line] = found
+            found = self._lines[key] = LineProfile(*key, kind_of(instruction))
         return found
 
     # ------------------------------------------------------------------------------- what the device reports
