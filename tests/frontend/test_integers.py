@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
+from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import BinaryExpr, CastExpr, Expr, FuncCallExpr, Literal, TernaryExpr, Var
-from lowering_lab import op
+from lowering_lab import Let, Load, Write, dtype, kernel_graph, lit, op, run, tile, var
 from numpy.typing import NDArray
 
 from ptxc.errors import InputError
@@ -407,3 +409,52 @@ def test_ranges_hold(seed: int) -> None:
     for expr in trees(seed, 250):
         if unsound(expr):
             pytest.fail(smallest(expr, unsound))
+
+
+def lowers(expr: Expr) -> bool:
+    """Whether an expression has no part that is known to be undefined where ``a`` is 0 or 1, and is no literal, which a
+    ``Let`` of a type spells as a float."""
+    lab = Lab(0)
+    narrow = lab.e.note(Value(B32, "narrow"), 0, 1)
+    lab.names.declare("a", lab.e.registers.linear(narrow))
+    if isinstance(expr, Literal):
+        return False
+    try:
+        lab.e.typed(expr)
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_expressions_keep_their_meaning_through_the_passes(seed: int) -> None:
+    """Whole kernels, executed: the passes divide by constants without dividing, move and merge what is equal."""
+    generator = np.random.default_rng(seed)
+    cell = np.arange(LANES, dtype=np.int64)
+    none = np.zeros(LANES, np.bool_)
+    arrays: dict[str, Ints] = {}
+    kinds = {**LOADED, **dict.fromkeys(("b", "k", "r", "j"), "i32")}
+    for name, kind in kinds.items():
+        type = element_type(kind)
+        lo, hi = COORDINATES.get(name, (type.lo, type.hi))
+        assert lo is not None
+        assert hi is not None
+        arrays[name] = values(generator, lo, hi)
+    known = {name: C(kind == "i64", arrays[name], none, none) for name, kind in kinds.items()}
+    known |= {"a": C(False, cell // 32, none, none), "c": C(False, cell % 32, none, none)}
+    known |= {name: C(False, np.full(LANES, size), none, none) for name, size in (("n", 37), ("m", 2))}
+    exprs = [expr for expr in trees(seed, 90) if lowers(expr)]
+    at = op("+", op("*", var("a"), 32), var("c"))
+    body: list[Any] = [Load(name, f"in_{name}", (at,)) for name in kinds]
+    for number, expr in enumerate(exprs):
+        body += [Let(f"v{number}", expr, dtype=dtype("i64")), Write("y", (lit(number), at), f"v{number}")]
+    inputs: dict[str, Any] = {f"in_{name}": ((LANES,), kind) for name, kind in kinds.items()}
+    inputs |= {"z1": (Dim("n"),), "z2": (Dim("m"),)}
+    uses = [Let("used", op("+", var("n"), var("m")))]
+    graph = kernel_graph(tile({"a": 2, "c": 32}, [*uses, *body]), inputs, {"y": ((len(exprs), LANES), "i64")})
+    given = {f"in_{name}": array for name, array in arrays.items()}
+    got = run(graph, {**given, "z1": np.zeros(37), "z2": np.zeros(2)})["y"]
+    for number, expr in enumerate(exprs):
+        wanted = meaning(expr, known)
+        wrong = (got[number] != wanted.value) & ~wanted.bad
+        assert not wrong.any(), f"{expr.pretty()} is {wanted.value[wrong][0]}, not {got[number][wrong][0]}"
