@@ -248,13 +248,13 @@ class Verification:
         """The report for programs."""
         from ptxc.cli.results import dumps
 
-        compared = [{"got": who, "expected": other, **asdict(d)} for who, other, d in self.differences]
+        compared = [{"of": who, "against": other, **asdict(d)} for who, other, d in self.differences]
         found = [{"of": who, **listing.finding_dict(kernel, found)} for who, listing, kernel, found in self.findings]
         report = {
             "right": not self.wrong,
             "answers": self.notes,
             "integers": self.problem.integers,
-            "differences": [{"output" if key == "name" else key: value for key, value in d.items()} for d in compared],
+            "differences": compared,
             "faults": self.faults,
             "findings": found,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class Difference:
     """The differences of one output: how many elements are compared and wrong, and the largest of each kind.
 
     ``ulp`` counts units in the last place of the expected element. ``place`` is the index of the element with the
-    largest error, ``got`` and ``expected`` what is there.
+    largest relative one, if any, ``got`` and ``expected`` what is there.
     """
 
     name: str
@@ -80,11 +80,14 @@ def compare(
         ulp = np.where(same, 0.0, absolute / _ulp(b, dtype))
         allowed = tolerance.absolute + tolerance.of(dtype) * np.where(np.isfinite(scale), scale, 0)
     wrong = ~same & ~(absolute <= allowed)
+    found = Difference(
+        name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max())
+    )
+    if not absolute.any():
+        return found
     worst = np.unravel_index(int(relative.argmax()), relative.shape)
-    return Difference(
-        name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max()),
-        tuple(int(at) for at in worst), float(a[worst]), float(b[worst]),
-    )  # fmt: skip
+    place = tuple(int(at) for at in worst)
+    return replace(found, place=place, got=float(a[worst]), expected=float(b[worst]))
 
 
 def _no_nan(errors: NDArray[np.float64]) -> NDArray[np.float64]:
