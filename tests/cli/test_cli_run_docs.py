@@ -1,0 +1,55 @@
+"""docs/cpu-device.md: what it says that commands print, they print; ``make goldens`` brings it up to date."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_lab import ptxc
+from conftest import ROOT
+
+from ptxc.cli.run import CHECKS
+from ptxc.reference.compare import TOLERANCES
+from ptxc.reference.steps import ROLES
+
+PAGE = ROOT / "docs" / "cpu-device.md"
+_COMMAND = re.compile(r"(<!-- ptxc ([^\n]*) -->\n```\n).*?(```\n)", re.DOTALL)
+
+
+def test_commands_print_what_the_page_says(golden: Callable[[Path, str | None], None]) -> None:
+    def printed(match: re.Match[str]) -> str:
+        result = ptxc(*shlex.split(match[2]), cwd=ROOT)
+        assert result.status in (0, 1), result.err
+        return f"{match[1]}{result.err}{result.out}{match[3]}"
+
+    page, count = _COMMAND.subn(printed, PAGE.read_text())
+    assert count == 4
+    golden(PAGE, page)
+
+
+def test_every_finding_of_the_table_is_one_of_the_device() -> None:
+    sources = " ".join(path.read_text() for path in (ROOT / "ptxc" / "sim").glob("*.py"))
+    rows = re.findall(r"^\| (\S*) ?\| `([^`|]+)` \| ", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) >= 20
+    for _, message in rows:
+        assert message in sources, message
+    assert {check.strip("`") for check, _ in rows} == {*CHECKS, "always", ""}
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.read_text().split())
+    assert TOLERANCES == {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2}
+    assert "1e-5 for f32 and f64, 2e-3 for f16, 2e-2 for bf16, 0 for integers" in text
+    assert "(the roles `pages`, `start`, `table`, `selector` and `slot`)" in text
+    assert not {"pages", "start", "table", "selector", "slot"} & set(ROLES)
+
+
+def test_the_example_of_a_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Callable[[], None]] = {}
+    exec(example, names)
+    names["test_row_sum"]()
