@@ -173,7 +173,14 @@ class _Plan:
                 parts = [self.names[source.given]] if several else []
                 place = Path(self.dump_dir, *parts, *([folder] if len(kernels) > 1 else []))
             label = f"{source.name}: {name}" if several else name
-            yield Dumps(label, folder=place, after=self.dump_after, changed=self.dump_changed)
+            yield Dumps(
+                label,
+                folder=place,
+                after=self.dump_after,
+                changed=self.dump_changed,
+                start_at=source.start_at,
+                inputs=list(self.names),
+            )
 
     def deliver(self, source: Source, kernels: Sequence[CompiledKernel]) -> None:
         """Write what a source gave. Raises CompileError."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptxc.cli.files import make_folder, write
+from ptxc.cli.files import keep_inputs, make_folder, write
 from ptxc.cli.messages import say
 from ptxc.driver import CompiledKernel
 from ptxc.ir.kernel import Kernel
-
-#: The files of a dump folder.
-_DUMP = re.compile(r"\d\d-[a-z0-9-]+\.ir|out\.ptx|launch\.json")
 
 ALL = "all"
 
@@ -24,19 +20,30 @@ class Dumps:
     """Observes one kernel's compilation (:data:`ptxc.driver.Observer`)."""
 
     def __init__(
-        self, label: str, *, folder: Path | None = None, after: Collection[str] = (), changed: bool = False
+        self,
+        label: str,
+        *,
+        folder: Path | None = None,
+        after: Collection[str] = (),
+        changed: bool = False,
+        start_at: str = "",
+        inputs: Sequence[str] = (),
     ) -> None:
         """``label`` names the kernel in what is shown, ``after`` the passes to show it after (or ``all``).
 
-        What an earlier compilation left in ``folder`` is removed, as some of it may not be written again.
+        What an earlier compilation left in ``folder`` is removed from pass ``start_at`` on, as some of it may not be
+        written again. Raises UsageError where that is one of ``inputs``.
         """
         self.label, self.folder, self.after, self.changed = label, folder, after, changed
         self._before: tuple[str, str] | None = None
         if folder is not None:
             make_folder(folder)
-            for old in folder.iterdir():
-                if _DUMP.fullmatch(old.name) and old.is_file():
-                    old.unlink()
+            dumps = [folder / name for name in _names(start_at)]
+            for dump in dumps:
+                keep_inputs(dump, inputs, f"the dump {dump.name}", "give --dump-dir another folder")
+            for dump in dumps:
+                if dump.is_file():
+                    dump.unlink()
 
     def __call__(self, rank: int, name: str, kernel: Kernel) -> None:
         """Show the kernel as pass ``name`` left it."""
@@ -59,6 +66,17 @@ class Dumps:
             write(self.folder / "out.ptx", kernel.ptx)
         if kernel.launch is not None:
             write(self.folder / "launch.json", launch_json([kernel]))
+
+
+def _names(start_at: str) -> list[str]:
+    """The files that a compilation from pass ``start_at`` on writes to a dump folder, if it runs all passes."""
+    from ptxc.passes.pipeline import BUILD, PIPELINE
+
+    steps = [BUILD, *((item.rank, item.name) for item in PIPELINE)]
+    if not start_at:
+        return [*(f"{rank}-{name}.ir" for rank, name in steps), "out.ptx", "launch.json"]
+    first = next((rank for rank, name in steps if name == start_at), 100)
+    return [*(f"{rank}-{name}.ir" for rank, name in steps if rank >= first), "out.ptx"]
 
 
 def _difference(label: str, before: str, old: str, after: str, new: str) -> str:

@@ -41,6 +41,13 @@ def write(path: Path, content: str | bytes) -> None:
         raise UsageError(f"cannot write {what}: {reason}", hint=hint) from error
 
 
+def keep_inputs(path: Path, sources: Sequence[str], what: str, hint: str) -> None:
+    """Raise UsageError where ``path``, by whatever name or link, is one of ``sources``; ``what`` would be written."""
+    for source in sources:
+        if source != STDIO and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise UsageError(f"{what} would replace the input {source!r}", hint=hint)
+
+
 def show(text: str) -> None:
     """Write ``text`` and a newline to standard output. Raises UsageError."""
     write(Path(STDIO), text + "\n")

@@ -51,11 +51,41 @@ def test_dumps_are_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_old_dumps_go_and_other_files_stay(tmp_path: Path) -> None:
-    for name in ("99-old.ir", "out.ptx", "notes.txt", "99-old.ir.txt"):
+    for name in ("60-hoist.ir", "60-mine.ir", "out.ptx", "notes.txt", "60-hoist.ir.txt"):
         (tmp_path / name).write_text("old")
     ptxc("compile", VECTOR_ADD, "--dump-dir", tmp_path, "--stop-after", "coordinates")
-    expected = ["10-build.ir", "20-collectives.ir", "30-coordinates.ir", "99-old.ir.txt", "launch.json", "notes.txt"]
-    assert files(tmp_path) == expected
+    mine = ["60-hoist.ir.txt", "60-mine.ir", "notes.txt"]
+    expected = ["10-build.ir", "20-collectives.ir", "30-coordinates.ir", "launch.json", *mine]
+    assert files(tmp_path) == sorted(expected)
+
+
+def test_dumps_from_a_pass_on_keep_those_before_it(tmp_path: Path) -> None:
+    ptxc("compile", VECTOR_ADD, "--dump-dir", tmp_path)
+    (tmp_path / "60-mine.ir").write_text("mine")
+    edited = tmp_path / "50-simplify.ir"
+    edited.write_text("// edited\n" + edited.read_text())
+    before = {name: (tmp_path / name).read_text() for name in files(tmp_path)}
+    assert ptxc("compile", edited, "--start-at", "cse", "--dump-dir", tmp_path).status == 0
+    assert {name: (tmp_path / name).read_text() for name in files(tmp_path)} == before
+    ptxc("compile", edited, "--start-at", "cse", "--stop-after", "hoist", "--dump-dir", tmp_path)
+    gone = {"70-contract.ir", "75-dead-code.ir", "80-leave-ssa.ir", "90-registers.ir", "out.ptx"}
+    assert files(tmp_path) == sorted(before.keys() - gone)
+
+
+@pytest.mark.parametrize(("name", "start_at"), [("55-cse.ir", "cse"), ("out.ptx", ""), ("launch.json", "")])
+def test_a_dump_does_not_replace_an_input(name: str, start_at: str, tmp_path: Path) -> None:
+    ptxc("compile", VECTOR_ADD, "--dump-dir", tmp_path / "d")
+    path = tmp_path / "d" / name
+    if not start_at:
+        path.write_text(VECTOR_ADD.read_text())
+    before = {name: (tmp_path / name).read_text() for name in files(tmp_path)}
+    (tmp_path / "link").symlink_to(path)
+    options = ["--start-at", start_at] if start_at else []
+    for given in (path, tmp_path / "link"):
+        message = ptxc("compile", given, *options, "--dump-dir", tmp_path / "d").message
+        assert f"the dump {name} would replace the input '{given}'; give --dump-dir another folder" in message
+    (tmp_path / "link").unlink()
+    assert {name: (tmp_path / name).read_text() for name in files(tmp_path)} == before
 
 
 def test_a_failing_kernel_leaves_its_dumps_up_to_the_failure(tmp_path: Path) -> None:
