@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import importlib
 import io
 import json
 import random
@@ -96,6 +97,7 @@ def test_nothing_in_a_file_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         read_graph(path)  # Python's own eval resolves the annotations of Emmy's classes, once.
     for cls in vocabulary.term_classes().values():
         vocabulary.constructor_of(cls)
+    importlib.import_module("emmy.compiler.ir.loop")  # Emmy imports it late, and importing executes code.
 
     def forbidden(*arguments: Any) -> Any:
         raise AssertionError(f"evaluated {arguments[0]!r}")
@@ -159,7 +161,6 @@ def test_deep_expressions_are_read(levels: int) -> None:
         "(" * 10**6 + ",)" * 10**6,
         "Sync(" * 10**6,
         f"Let(name='v', value={chain(MAX_DEPTH + 10)})",
-        lambda_over("FlatIndex(buffer='x', index=(" * 900 + "Var(name='a')" + ",))" * 900),
         "Smem(name='s', extents=(" + "9" * 10**6 + ",))",
         "Smem(name='s', extents=(0." + "9" * 10**6 + ",))",
         "Smem(name='s', extents=(9**9**9,))",
@@ -185,6 +186,14 @@ def test_hostile_statements_end_soon(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_graph(kernel(text))
     assert len(str(caught.value)) < 500
+    assert time.monotonic() - before < 5
+
+
+def test_a_deep_expression_is_read_or_refused_soon() -> None:
+    """How deep Emmy's own constructors can go depends on the Python."""
+    before = time.monotonic()
+    deep = "FlatIndex(buffer='x', index=(" * 900 + "Var(name='a')" + ",))" * 900
+    assert outcome(kernel(lambda_over(deep))) in ("read", "refused")
     assert time.monotonic() - before < 5
 
 
