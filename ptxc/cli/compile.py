@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from ptxc.cli.arguments import (
     pass_list,
     require_sources,
 )
-from ptxc.cli.files import STDIO, distinct, is_folder, make_folder, output_names, write
+from ptxc.cli.files import STDIO, distinct, is_folder, keep_inputs, make_folder, output_names, write_all
 from ptxc.cli.messages import printable, say, table
 from ptxc.errors import UsageError
 
@@ -136,7 +135,7 @@ class _Plan:
         if args.stop_after and (self.emit != "ir" or self.assemble):
             option = "--assemble" if self.assemble else f"--emit {self.emit}"
             raise UsageError(f"--stop-after leaves no PTX for {option}", hint="leave one of them out")
-        if self.emit == "cubin" and self.output == STDIO and sys.stdout.isatty():
+        if self.emit == "cubin" and self.output == STDIO and sys.stdout is not None and sys.stdout.isatty():
             raise UsageError("machine code is nothing for a terminal", hint="give -o FILE")
         if self.launch is not None and args.start_at:
             raise UsageError("IR does not say how to launch it", hint="give --launch-json with the Kernel IR")
@@ -189,16 +188,19 @@ class _Plan:
             modules = [(file, [kernel]) for file, kernel in zip(files, kernels, strict=True)]
         else:
             modules = [("", list(kernels))]
+        contents: list[tuple[Path, str | bytes]] = []
+        reports = []
         for file, module in modules:
-            self._write(self._place(source, file), module)
+            content, assembled = self._content(module)
+            contents.append((self._place(source, file), content))
+            reports += assembled
         if self.launch is not None:
             from ptxc.cli.dumps import launch_json
 
-            place = Path(self.launch)
-            if self.launch_to_folder:
-                place = place / f"{self.names[source.given]}.launch.json"
-                make_folder(place.parent)
-            write(place, launch_json(kernels))
+            contents.append((self._launch_place(source, self.launch), launch_json(kernels)))
+        write_all(contents)
+        for report in reports:
+            say(report)
 
     def _place(self, source: Source, kernel: str) -> Path:
         """The file for a module; ``kernel`` is its kernel's name if it has a file of its own."""
@@ -209,25 +211,32 @@ class _Plan:
                 path = (path if len(self.names) > 1 else Path(self.output)) / kernel
             path = path.with_name(path.name + _SUFFIXES[self.emit])
             make_folder(path.parent)
-        if source.given != STDIO and os.path.exists(path) and os.path.samefile(path, source.given):
-            raise UsageError("the output would replace the input", hint="give -o another name")
+        keep_inputs(path, list(self.names), "the output", "give -o another name")
         return path
 
-    def _write(self, path: Path, kernels: list[CompiledKernel]) -> None:
+    def _launch_place(self, source: Source, given: str) -> Path:
+        """The file for the launch description, where ``--launch-json`` is ``given``."""
+        place = Path(given)
+        if self.launch_to_folder:
+            place = place / f"{self.names[source.given]}.launch.json"
+            make_folder(place.parent)
+        keep_inputs(place, list(self.names), "the launch description", "give --launch-json another name")
+        return place
+
+    def _content(self, kernels: list[CompiledKernel]) -> tuple[str | bytes, list[str]]:
+        """A file's content, and what ptxas reports of it where that is asked for."""
         if self.emit == "ir":
             from ptxc.ir.text import format_kernel
 
-            write(path, "\n".join(format_kernel(kernel.kernel) for kernel in kernels))
-            return
+            return "\n".join(format_kernel(kernel.kernel) for kernel in kernels), []
         ptx, target = _module(kernels)
         assembly: Assembly | None = None
         if self.assemble or self.emit == "cubin":
             from ptxc.toolchain import assemble
 
             assembly = assemble(ptx, target)
-        write(path, assembly.cubin if assembly is not None and self.emit == "cubin" else ptx)
-        if assembly is not None and self.assemble:
-            _report(assembly, target)
+        content = assembly.cubin if assembly is not None and self.emit == "cubin" else ptx
+        return content, [_report(assembly, target)] if assembly is not None and self.assemble else []
 
 
 def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
@@ -242,12 +251,11 @@ def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
     return link(kernels, Options(target=targets[0])), targets[0]
 
 
-def _report(assembly: Assembly, target: str) -> None:
-    """Say what kernels use."""
+def _report(assembly: Assembly, target: str) -> str:
+    """What kernels use."""
     rows = [("kernel", "registers", "spill stores", "spill loads", "stack", "shared", "constant", "barriers")]
     for name, used in assembly.kernels.items():
         figures = (used.registers, used.spill_stores, used.spill_loads, used.stack, used.shared, used.constant)
         rows.append((name, *map(str, figures), str(used.barriers)))  # type: ignore[arg-type]
-    for warning in assembly.warnings:
-        say(f"ptxc: warning: ptxas: {printable(warning)}")
-    say(f"ptxas for {target}, sizes in bytes:\n{table(rows, right=range(1, 8))}")
+    warnings = "".join(f"ptxc: warning: ptxas: {printable(warning)}\n" for warning in assembly.warnings)
+    return f"{warnings}ptxas for {target}, sizes in bytes:\n{table(rows, right=range(1, 8))}"

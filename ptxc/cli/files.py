@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ptxc.errors import UsageError
@@ -19,24 +20,49 @@ def write(path: Path, content: str | bytes) -> None:
     A file appears under its name when it is complete. What is no file (a pipe, ``/dev/null``) is written to. Raises
     UsageError where that cannot be done.
     """
-    # Names that a kernel came with may hold what UTF-8 has no bytes for.
-    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    is_output = str(path) == STDIO
+    write_all([(path, content)])
+
+
+def write_all(contents: Sequence[tuple[Path, str | bytes]]) -> None:
+    """The same for several: where one cannot be written, none is. Raises UsageError, also for one name given twice."""
+    streams: list[tuple[Path, bytes]] = []
+    #: The complete files that are to take the place of others.
+    staged: dict[Path, Path] = {}
     try:
-        if is_output:
-            _print(data)
-        elif path.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        elif path.exists() and not path.is_file():
-            with open(path, "wb") as device:
-                device.write(data)
-        else:
-            _replace(Path(os.path.realpath(path)), data)
+        for path, content in contents:
+            # Names that a kernel came with may hold what UTF-8 has no bytes for.
+            data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+            with _failing(path):
+                if str(path) == STDIO or (path.exists() and not path.is_file() and not path.is_dir()):
+                    streams.append((path, data))
+                    continue
+                final = Path(os.path.realpath(path))
+                if final in staged:
+                    raise UsageError(f"two outputs would be written to {os.fspath(path)!r}", hint="rename one")
+                staged[final] = final.with_name(f".ptxc-{os.urandom(6).hex()}")
+                _stage(staged[final], data, final)
+        for path, data in streams:
+            with _failing(path):
+                _send(path, data)
+        for final, new in staged.items():
+            with _failing(final):
+                os.replace(new, final)
+    finally:  # only a kill -9 can leave them there
+        for new in staged.values():
+            with suppress(OSError, ValueError):
+                new.unlink(missing_ok=True)
+
+
+@contextmanager
+def _failing(path: Path) -> Iterator[None]:
+    """Have what the system refuses say that ``path`` cannot be written."""
+    try:
+        yield
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        what = "to standard output" if is_output else repr(os.fspath(path))
+        what = "to standard output" if str(path) == STDIO else repr(os.fspath(path))
         hint = "" if os.path.exists(path.parent) else f"make the folder {os.fspath(path.parent)!r} first"
         raise UsageError(f"cannot write {what}: {reason}", hint=hint) from error
 
@@ -53,22 +79,24 @@ def show(text: str) -> None:
     write(Path(STDIO), text + "\n")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a new file beside ``path`` and give it that name. Only a kill -9 can leave it there."""
-    new = path.with_name(f".ptxc-{os.urandom(6).hex()}")
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(data)
-        if path.exists():
-            os.chmod(new, stat.S_IMODE(path.stat().st_mode))
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+def _stage(new: Path, data: bytes, final: Path) -> None:
+    """Write a new file beside ``final``, whose place it can take."""
+    if final.is_dir():
+        raise IsADirectoryError(None, "it is a folder")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(data)
+    if final.exists():
+        os.chmod(new, stat.S_IMODE(final.stat().st_mode))
 
 
-def _print(data: bytes) -> None:
-    """Write to standard output; text that was printed to it comes first."""
+def _send(path: Path, data: bytes) -> None:
+    """Write to what is no file; of standard output, text that was printed to it comes first."""
+    if str(path) != STDIO:
+        with open(path, "wb") as device:
+            device.write(data)
+        return
+    if sys.stdout is None:
+        raise OSError(None, "it is closed")
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 

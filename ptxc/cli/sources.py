@@ -67,6 +67,8 @@ class Source:
         from ptxc.frontend.jsonfile import MAX_BYTES
 
         if self.given == STDIO:
+            if sys.stdin is None:
+                raise InputError("standard input is closed", hint="name a file, or redirect one to standard input")
             return sys.stdin.buffer.read(MAX_BYTES + 1)
         with open(self.given, "rb") as file:
             return file.read(MAX_BYTES + 1)

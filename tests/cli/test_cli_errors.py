@@ -225,6 +225,34 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == VECTOR_ADD.read_text()
 
 
+def test_no_output_takes_the_place_of_any_input(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "a.ptx"
+    for path in (a, b):
+        path.write_text(VECTOR_ADD.read_text())
+    (tmp_path / "link").symlink_to(a)
+    for launch in (a, tmp_path / "link"):
+        message = ptxc("compile", a, "--launch-json", launch).message
+        assert f"the launch description would replace the input '{a}'; give --launch-json another name" in message
+    assert f"the output would replace the input '{b}'" in ptxc("compile", a, b, "-o", tmp_path).err
+    assert a.read_text() == b.read_text() == VECTOR_ADD.read_text()
+
+
+def test_two_outputs_in_one_file(tmp_path: Path) -> None:
+    same = tmp_path / "same"
+    message = ptxc("compile", VECTOR_ADD, "-o", same, "--launch-json", f"{tmp_path}/./same").message
+    assert "two outputs would be written to" in message
+    assert files(tmp_path) == []
+
+
+def test_nothing_is_written_where_one_output_fails(tmp_path: Path) -> None:
+    for output in ([], ["-o", tmp_path / "k.ptx"], ["-o", tmp_path / "d", "--split"]):
+        message = ptxc("compile", VECTOR_ADD, *output, "--launch-json", tmp_path / "no/k.json").message
+        assert "cannot write" in message
+        assert files(tmp_path) == []
+    assert "No space left" in ptxc("compile", VECTOR_ADD, "-o", "/dev/full", "--launch-json", tmp_path / "k").message
+    assert files(tmp_path) == []
+
+
 @pytest.mark.parametrize("failing", ["os.replace", "io.BufferedWriter.write", "os.chmod"])
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(failing: str, tmp_path: Path) -> None:
     path = tmp_path / "k.ptx"

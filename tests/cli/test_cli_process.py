@@ -95,6 +95,26 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
         assert (tmp_path / "out.ptx").read_text() == api.compile(VECTOR_ADD)[0].ptx
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f'compile "{VECTOR_ADD}" >&-', "cannot write to standard output: it is closed"),
+        ("--version >&-", "cannot write to standard output: it is closed"),
+        ("compile - <&-", "<stdin>: standard input is closed; name a file, or redirect one to standard input"),
+    ],
+)
+def test_a_standard_stream_that_is_needed_and_closed(line: str, expected: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m ptxc {line}', command()[0]],
+        capture_output=True, cwd=tmp_path, env=environment(), check=False, text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert expected in done.stderr
+    assert done.stderr.startswith("ptxc: error: ")
+    assert done.stderr.count("\n") == 1
+    assert files(tmp_path) == []
+
+
 # --------------------------------------------------------------------------------------------------------- signals
 
 
