@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from ptxc.errors import TargetError
+from ptxc.errors import InputError, TargetError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode, requirements
@@ -22,11 +22,16 @@ from ptxc.target import PtxVersion, Target
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
     """The lowest PTX version that has every instruction of ``kernels``, and knows the target.
 
-    Raises TargetError, with the statement, for an instruction that the target lacks.
+    Raises TargetError, with the statement, for an instruction that the target lacks; InputError for one that PTX
+    lacks, which is left where the passes began too late.
     """
     version = target.ptx
     for kernel in kernels:
         for op, mods in {(instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs}:
+            if op in (opcodes.TILE_COORDS, opcodes.TILE_GUARD) and not kernel.ssa:
+                raise InputError(
+                    f"PTX has no {op}", kernel=kernel.name, hint="start at the pass 'collectives', which others follow"
+                )
             need = requirements(op, mods)
             if not target.has(need):
                 first = next(instr for instr in kernel.instrs() if (instr.op, instr.mods) == (op, mods))

@@ -92,6 +92,8 @@ def _extent(k: Lowering, axis: Any) -> Linear:
     size = constant(extent.as_static()) if extent.is_static else k.expressions.integer(extent.expr)
     if size.hi < 1:
         raise InputError(f"axis {axis.name!r} has the extent {size.hi}", hint="an extent is at least 1")
+    if not size.terms and size.constant > INT_MAX:
+        raise InputError(f"axis {axis.name!r} has the extent {size.constant}", hint="coordinates are 32-bit integers")
     # Loop bounds and coordinates stay int, however large the literal.
     return size.as_wide(False).within(0, INT_MAX)
 
@@ -158,13 +160,17 @@ def _iterate(
         return
     trips = _trips(start, end, step)
     factor = unroll_factor(trips, _cost(k, body), hinted)
+    if k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
+        factor = 1
+    k.copies *= factor
     if factor == trips:
         for trip in range(trips):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
-        return
-    _loop_block(
-        k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index})
-    )
+    else:
+        _loop_block(
+            k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index})
+        )
+    k.copies //= factor
 
 
 def counted(k: Lowering, start: Linear, end: Linear, step: Operand, body: Callable[[Linear], None]) -> None:
@@ -230,6 +236,10 @@ def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
     for name, operand in zip(names, operands, strict=True):
         k.assign(name, Typed(operand, k.names.typed(name).type))
+
+
+#: How many statements a loop's body may become when it and the loops around it are unrolled.
+_MOST_STATEMENTS = 8192
 
 
 def _trips(start: Linear, end: Linear, step: Linear) -> int:

@@ -70,6 +70,8 @@ class Lowering:
         self.memory.expressions = self.expressions
         #: Whether the statement being lowered is the kernel's last.
         self.last = False
+        #: How often the statements being lowered are written, since loops around them are unrolled.
+        self.copies = 1
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, int] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
@@ -177,12 +179,20 @@ class Lowering:
         if role == "runtime":
             value = builder.emit(opcodes.LD, ("param", "u32"), B32, (Mem(Sym(name)),), name)
             serial = dict(self.signature.serial)
-            self.expressions.note(value, 0, serial[name] - 1 if name in serial else INT_MAX)
+            self.expressions.note(value, self._least(name), serial[name] - 1 if name in serial else INT_MAX)
             self.names.declare(name, self.expressions.registers.linear(value))
         elif role in ("table", "selector", "slot", "tensor_map"):
             return
         else:
             self.memory.pointers[buffer] = self._pointer(name)
+
+    def _least(self, name: str) -> int:
+        """The least value of a runtime integer that a thread sees: where 0 makes the tile empty, no thread runs."""
+        extents: list[Any] = [axis.extent.expr for axis in self.signature.tile.axes if not axis.extent.is_static]
+        try:
+            return int(any(extent.free_vars() == {name} and extent.eval({name: 0}) < 1 for extent in extents))
+        except (ArithmeticError, NotImplementedError, TypeError):  # it divides by 0, or only a GPU can evaluate it
+            return 0
 
     def _pointer(self, name: str) -> Value:
         """A pointer parameter, as an address of global memory."""

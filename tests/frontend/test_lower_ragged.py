@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from emmy.compiler.dim import Dim
 from lowering_lab import (
     Accum,
@@ -27,6 +28,8 @@ from lowering_lab import (
 )
 
 import ptxc
+from ptxc.errors import InputError
+from ptxc.ir.text import format_kernel
 
 ROWS = 5  # 320 cells in CTAs of 128: half of the last one is outside
 
@@ -120,3 +123,35 @@ def test_an_offset_beyond_32_bits_before_a_constant_brings_it_back() -> None:
     text = compiled(graph).ptx
     assert "add.s32" not in text.replace("add.s32 %r0", "")
     assert "mad.lo.s64" in text
+
+
+def test_an_extent_of_more_than_32_bits_is_refused() -> None:
+    graph = kernel_graph(
+        tile({"i": 2**31}, [Load("a", "x", (var("i"),)), Write("y", (var("i"),), "a")], threads=128),
+        {"x": (2**31,)},
+        {"y": (2**31,)},
+    )
+    error = refused(lambda: graph)
+    assert "axis 'i' has the extent 2147483648" in error.what
+
+
+def test_loops_in_loops_are_not_unrolled_without_end() -> None:
+    body: tuple[object, ...] = (Load("v", "x", (lit(0),)), Accum("acc", "v", "add"))
+    for depth in range(16):
+        body = (Loop(axis(f"k{depth}", 2), body),)
+    graph = kernel_graph(tile({"i": 32}, [*body, Write("y", (var("i"),), "i")], threads=32), {"x": (4,)}, {"y": (32,)})
+    (kernel,) = ptxc.compile(graph)
+    assert len(kernel.ptx.splitlines()) < 40_000
+
+
+def test_passes_that_begin_too_late_do_not_print_what_ptx_lacks() -> None:
+    graph = kernel_graph(
+        tile({"i": 40}, [Load("a", "x", (var("i"),)), Write("y", (var("i"),), "a")], threads=32),
+        {"x": (40,)},
+        {"y": (40,)},
+    )
+    (kernel,) = ptxc.compile(graph, stop_after="build")
+    text = format_kernel(kernel.kernel)
+    assert ptxc.compile_ir(text, start_at="collectives").ptx
+    with pytest.raises(InputError, match=r"PTX has no tile\.coords; start at the pass 'collectives'"):
+        ptxc.compile_ir(text, start_at="simplify")
