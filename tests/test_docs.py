@@ -1,4 +1,4 @@
-"""What the documentation quotes from goldens must stand there."""
+"""What the documentation quotes from files must stand there, and its examples must run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from conftest import ROOT
 
 from ptxc import compile
 from ptxc.errors import DivergenceError
+from ptxc.frontend.operations import operations
 
-_QUOTE = re.compile(r"<!-- (golden/\S+) -->\n```\n(.*?)```", re.DOTALL)
+_QUOTE = re.compile(r"<!-- ((?:golden|tests)/\S+) -->\n```\n(.*?)```", re.DOTALL)
+_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_TYPES = re.compile(r"^\| element types \| ([^|;]*) \|$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)\)")
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
 
@@ -21,7 +24,7 @@ def quotes() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("page", "file", "text"), quotes())
-def test_quotations_stand_in_the_golden_they_name(page: str, file: str, text: str) -> None:
+def test_quotations_stand_in_the_file_they_name(page: str, file: str, text: str) -> None:
     assert text in (ROOT / file).read_text(), f"{page} quotes {file} wrongly"
 
 
@@ -42,3 +45,17 @@ def test_readme_and_pipeline_quote_goldens() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/launch.md"])
+def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    examples = _EXAMPLE.findall((ROOT / page).read_text())
+    assert examples
+    for example in examples:
+        exec(example, {})
+
+
+def test_readme_lists_the_element_types_that_are_supported() -> None:
+    (listed,) = _TYPES.findall((ROOT / "README.md").read_text())
+    assert listed.split(", ") == [item.name for item in operations() if item.kind == "element-type" and item.supported]
