@@ -155,6 +155,13 @@ def pass_list(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def path_name(text: str) -> str:
+    """A file or folder; an empty name comes from a variable that a script did not set, and is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def _target(text: str) -> str:
     return _checked(parse_target, text)
 

@@ -14,7 +14,9 @@ from ptxc.cli.arguments import (
     add_pass_options,
     add_sources,
     examples,
+    options_of,
     pass_list,
+    path_name,
     require_sources,
 )
 from ptxc.cli.files import STDIO, distinct, is_folder, keep_inputs, make_folder, output_names, write_all
@@ -59,7 +61,13 @@ def add(commands: Commands) -> None:
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
 
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--output", metavar="PATH", help="the file or folder to write (default: standard output)")
+    output.add_argument(
+        "-o",
+        "--output",
+        type=path_name,
+        metavar="PATH",
+        help="the file or folder to write (default: standard output)",
+    )
     output.add_argument(
         "--emit", choices=tuple(_SUFFIXES), help="PTX, ptxc's IR after the last pass, or machine code (default: ptx)"
     )
@@ -68,6 +76,7 @@ def add(commands: Commands) -> None:
     )
     output.add_argument(
         "--launch-json",
+        type=path_name,
         metavar="PATH",
         help="write what a launcher needs: grid, block, parameters, memory to zero, runtime integers",
     )
@@ -83,6 +92,7 @@ def add(commands: Commands) -> None:
     dumps = parser.add_argument_group("looking at the IR")
     dumps.add_argument(
         "--dump-dir",
+        type=path_name,
         metavar="DIR",
         help="write the IR after each pass, out.ptx and launch.json; a folder each for several kernels or files",
     )
@@ -144,19 +154,27 @@ class _Plan:
             raise UsageError(f"{option} changes nothing in IR, which has its arithmetic", hint=f"leave {option} out")
         if self.launch == STDIO and (many or self.output == STDIO):
             raise UsageError("standard output cannot take --launch-json too", hint="name a file, or give -o")
-        self._check_passes()
+        self._check_passes(args)
         if self.assemble or self.emit == "cubin":
             from ptxc.toolchain import find_ptxas
 
             find_ptxas()
 
-    def _check_passes(self) -> None:
+    def _check_passes(self, args: argparse.Namespace) -> None:
         from ptxc.cli.dumps import ALL
-        from ptxc.passes.pipeline import BUILD, check_name
+        from ptxc.passes.pipeline import BUILD, PIPELINE, PRINT, check_name
 
+        options_of(args)  # checks the other options' names
+        steps = [BUILD[1], *(item.name for item in PIPELINE), PRINT]
+        first, last = steps.index(args.start_at or BUILD[1]), steps.index(args.stop_after or PRINT)
         for name in self.dump_after:
-            if name != ALL:
-                check_name(name, BUILD[1])
+            if name == ALL:
+                continue
+            check_name(name, BUILD[1])
+            at = steps.index(name)
+            early, late = at < first and f"--start-at {args.start_at}", at > last and f"--stop-after {args.stop_after}"
+            if why := (name in args.disable and f"--disable {name}") or early or late:
+                raise UsageError(f"--dump-after {name} shows nothing: with {why} it does not run", hint="leave one out")
 
     def watch(self, source: Source, kernels: Sequence[str]) -> Iterable[Dumps | None]:
         """What observes the kernels of a source."""
@@ -191,7 +209,7 @@ class _Plan:
         contents: list[tuple[Path, str | bytes]] = []
         reports = []
         for file, module in modules:
-            content, assembled = self._content(module)
+            content, assembled = self._content(module, f"{printable(source.name)}: " if len(self.names) > 1 else "")
             contents.append((self._place(source, file), content))
             reports += assembled
         if self.launch is not None:
@@ -223,8 +241,8 @@ class _Plan:
         keep_inputs(place, list(self.names), "the launch description", "give --launch-json another name")
         return place
 
-    def _content(self, kernels: list[CompiledKernel]) -> tuple[str | bytes, list[str]]:
-        """A file's content, and what ptxas reports of it where that is asked for."""
+    def _content(self, kernels: list[CompiledKernel], label: str) -> tuple[str | bytes, list[str]]:
+        """A file's content, and where that is asked for what ptxas reports of it, which begins with ``label``."""
         if self.emit == "ir":
             from ptxc.ir.text import format_kernel
 
@@ -236,7 +254,7 @@ class _Plan:
 
             assembly = assemble(ptx, target)
         content = assembly.cubin if assembly is not None and self.emit == "cubin" else ptx
-        return content, [_report(assembly, target)] if assembly is not None and self.assemble else []
+        return content, [_report(assembly, target, label)] if assembly is not None and self.assemble else []
 
 
 def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
@@ -251,11 +269,11 @@ def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
     return link(kernels, Options(target=targets[0])), targets[0]
 
 
-def _report(assembly: Assembly, target: str) -> str:
+def _report(assembly: Assembly, target: str, label: str) -> str:
     """What kernels use."""
     rows = [("kernel", "registers", "spill stores", "spill loads", "stack", "shared", "constant", "barriers")]
     for name, used in assembly.kernels.items():
         figures = (used.registers, used.spill_stores, used.spill_loads, used.stack, used.shared, used.constant)
         rows.append((name, *map(str, figures), str(used.barriers)))  # type: ignore[arg-type]
-    warnings = "".join(f"ptxc: warning: ptxas: {printable(warning)}\n" for warning in assembly.warnings)
-    return f"{warnings}ptxas for {target}, sizes in bytes:\n{table(rows, right=range(1, 8))}"
+    warnings = "".join(f"ptxc: warning: {label}ptxas: {printable(warning)}\n" for warning in assembly.warnings)
+    return f"{warnings}{label}ptxas for {target}, sizes in bytes:\n{table(rows, right=range(1, 8))}"

@@ -204,8 +204,8 @@ def _where_to_start(given: str) -> str:
     steps = [BUILD[1], *(item.name for item in PIPELINE), PRINT]
     done = re.sub(r"^\d+-", "", stem(given))
     if done in steps[:-1]:
-        return f"give the pass to go on with: --start-at {steps[steps.index(done) + 1]}"
-    return "give the first pass to run: --start-at PASS"
+        return f"give the pass to go on with: ptxc compile --start-at {steps[steps.index(done) + 1]}"
+    return "give the first pass to run: ptxc compile --start-at PASS"
 
 
 def _with_reproducer(error: InternalError, job: Job, options: Options) -> InternalError:

@@ -211,6 +211,13 @@ def test_assemble_reports_what_each_kernel_uses() -> None:
     assert {row.split()[0]: int(row.split()[1]) for row in rows} == {n: u.registers for n, u in used.items()}
 
 
+@pytest.mark.needs("ptxas")
+def test_assemble_names_each_of_several_files(tmp_path: Path) -> None:
+    result = ptxc("compile", VECTOR_ADD, ROW_MAX, "--assemble", "-o", tmp_path)
+    headings = [line for line in result.err.splitlines() if "sizes in bytes" in line]
+    assert headings == [f"{path}: ptxas for sm_89, sizes in bytes:" for path in (VECTOR_ADD, ROW_MAX)]
+
+
 def test_assemble_without_ptxas_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXC_PTXAS", str(tmp_path / "nothing"))
     result = ptxc("compile", VECTOR_ADD, ROW_MAX, "--assemble", "-o", tmp_path / "out")

@@ -126,6 +126,14 @@ def test_dump_after_in_several_files_names_the_file(tmp_path: Path) -> None:
     assert f"// {ROW_MAX}: k_y_reduce after 55-cse\n" in err
 
 
+@pytest.mark.parametrize(
+    "options", [["--disable", "cse"], ["--stop-after", "simplify"], ["--start-at", "hoist", "--disable", "hoist"]]
+)
+def test_dump_after_a_pass_that_does_not_run(options: list[str]) -> None:
+    message = ptxc("compile", ROW_MAX, "--dump-after", "cse", *options).message
+    assert f"--dump-after cse shows nothing: with {' '.join(options[:2])} it does not run; leave one out" in message
+
+
 def test_dump_changed_is_a_diff_that_can_be_applied(tmp_path: Path) -> None:
     result = ptxc("compile", ROW_MAX, "--dump-changed", "--dump-dir", tmp_path)
     assert "// k_y_reduce: 60-hoist changes nothing\n" in result.err or "after 60-hoist\n@@" in result.err
@@ -191,8 +199,8 @@ def test_an_error_in_ir_names_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["50-simplify.ir"], "this is IR, not Kernel IR; give the pass to go on with: --start-at cse"),
-        (["k.ir"], "give the first pass to run: --start-at PASS"),
+        (["50-simplify.ir"], "this is IR, not Kernel IR; give the pass to go on with: ptxc compile --start-at cse"),
+        (["k.ir"], "give the first pass to run: ptxc compile --start-at PASS"),
         (["90-registers.ir"], "--start-at print"),
         (["50-simplify.ir", "--start-at", "registers"], "the IR is in SSA form; start at 'leave-ssa' or before it"),
         (["90-registers.ir", "--start-at", "cse"], "the IR has left SSA form; start at 'registers', or at 'print'"),

@@ -225,6 +225,17 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == VECTOR_ADD.read_text()
 
 
+@pytest.mark.parametrize("option", ["-o", "--dump-dir", "--launch-json"])
+def test_an_empty_value(option: str, tmp_path: Path) -> None:
+    message = ptxc("compile", VECTOR_ADD, option, "", cwd=tmp_path).message
+    assert f"{option}: it is empty" in message or f"{option}/--output: it is empty" in message
+
+
+def test_check_names_the_command_that_has_the_option(tmp_path: Path) -> None:
+    (tmp_path / "k.ir").write_text(ptxc("compile", VECTOR_ADD, "--stop-after", "cse").out)
+    assert "give the first pass to run: ptxc compile --start-at PASS" in ptxc("check", tmp_path / "k.ir").message
+
+
 def test_no_output_takes_the_place_of_any_input(tmp_path: Path) -> None:
     a, b = tmp_path / "a.json", tmp_path / "a.ptx"
     for path in (a, b):
