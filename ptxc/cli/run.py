@@ -110,7 +110,8 @@ def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
         "--rtol",
         type=_tolerance,
         metavar="X",
-        help="relative to the larger of an element and the root mean square (default: f32 1e-5, f16 2e-3, bf16 2e-2)",
+        help="relative to the larger of an element and the root mean square (default: 1e-5; 2e-3 where a buffer is "
+        "f16, 2e-2 where one is bf16)",
     )
     group.add_argument("--atol", type=_tolerance, metavar="X", help="absolute, added to that (default: 0)")
 
@@ -195,7 +196,6 @@ def run(args: argparse.Namespace) -> int:
     if args.supported:
         return _list_supported()
     _check(args)
-    tolerance = tolerance_of(args)
     settings = settings_of(args)
     program = load(args)
     expected = read_arrays(args.expect) if args.expect else {}
@@ -204,7 +204,7 @@ def run(args: argparse.Namespace) -> int:
     launched = execute(program, arrays, problem, settings)
 
     report = _report(args, program, problem, arrays, launched)
-    report.compare(expected, tolerance, sampled=not settings.sample.is_all)
+    report.compare(expected, tolerance_of(args, problem), sampled=not settings.sample.is_all)
     if args.output:
         write(Path(args.output), npz(report.outputs()))
     show(report.json() if args.json else report.text())
@@ -236,11 +236,11 @@ def one_source(args: argparse.Namespace) -> None:
         raise UsageError(f"{len(args.sources)} files are given", hint="give one; a graph may hold several kernels")
 
 
-def tolerance_of(args: argparse.Namespace) -> Tolerance:
-    """What is near enough."""
+def tolerance_of(args: argparse.Namespace, problem: Problem) -> Tolerance:
+    """What is near enough, for kernels on the buffers of ``problem``."""
     from ptxc.reference.compare import Tolerance
 
-    return Tolerance(args.rtol, args.atol or 0.0)
+    return Tolerance(args.rtol, args.atol or 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

@@ -83,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.driver import Options
 
     running.one_source(args)
-    tolerance, settings = running.tolerance_of(args), running.settings_of(args)
+    settings = running.settings_of(args)
     source = Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
     program = running.compiled(args, source)
     problem = running.problem_for(args, program.steps)
-    verification = Verification(problem, tolerance, settings)
+    verification = Verification(problem, running.tolerance_of(args, problem), settings)
     if args.program is not None:
         verification.evaluate_program(args.program)
     else:

@@ -22,15 +22,21 @@ class Tolerance:
     """An element is right within ``absolute + relative * scale``.
 
     The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
-    what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: by element type.
+    what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
+    the element types, the output's own and those in ``types``.
     """
 
     relative: float | None = None
     absolute: float = 0.0
+    types: frozenset[str] = frozenset()
 
     def of(self, dtype: str) -> float:
-        """The relative tolerance for a type."""
-        return TOLERANCES.get(dtype, 0.0) if self.relative is None else self.relative
+        """The relative tolerance for an output of a type."""
+        if self.relative is not None:
+            return self.relative
+        if dtype not in TOLERANCES:
+            return 0.0
+        return max(TOLERANCES.get(type, 0.0) for type in (dtype, *self.types))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,7 @@ class Numbers:
             if to == "bool":
                 return Value(array != 0, to)
             if source in FLOATS:
-                whole = np.trunc(np.where(np.isnan(array), 0, array))
-                array = np.clip(whole, -(2.0**63), 2.0**63 - 1024).astype(np.int64)
-                if to == "u64":
-                    array = np.where(whole >= 2.0**63, np.clip(whole, 0, 2.0**64 - 2048).astype(np.uint64), array)
+                array = _cut(array, to)
             return Value(array.astype(self.dtype(to)), to)
 
     def as_index(self, value: Value) -> Array:
@@ -257,3 +254,18 @@ _REAL: dict[str, Callable[..., Any]] = {
     "bitwise_and": np.logical_and, "bitwise_or": np.logical_or, "bitwise_not": np.logical_not,
     "where": lambda a, b, c: np.where(a != 0, b, c), **_COMPARE,
 }  # fmt: skip
+
+
+def _cut(array: Array, to: str) -> Array:
+    """Floats without their fractions, as integers.
+
+    C leaves undefined what the type cannot hold. CUDA saturates, at the range of 32 bits for smaller types.
+    """
+    bits = "64" if to.endswith("64") else "32"
+    wide = np.dtype(f"{'u' if to.startswith('u') else ''}int{bits}")
+    limits = np.iinfo(wide)
+    # The greatest float of the type: the greatest integer is none where it has 64 bits.
+    most = float(limits.max) if bits == "32" else float(np.nextafter(float(limits.max), 0))
+    whole = np.trunc(np.where(np.isnan(array), 0, array)).astype(np.float64)
+    saturated: Array = np.where(whole > most, np.array(limits.max, wide), np.clip(whole, limits.min, most).astype(wide))
+    return saturated

@@ -341,6 +341,9 @@ def test_tolerances_are_those_of_the_type() -> None:
     for dtype, good, bad in (("f32", 5e-6, 1e-4), ("f16", 1e-3, 1e-2), ("bf16", 1e-2, 0.1)):
         assert compare("y", one + good, one, dtype, Tolerance()).wrong == 0
         assert compare("y", one + bad, one, dtype, Tolerance()).wrong == 4
+    mixed = Tolerance(types=frozenset({"f16", "f32", "i32"}))
+    assert compare("y", one + 1e-3, one, "f32", mixed).wrong == 0
+    assert compare("y", one + 1, one, "i32", mixed).wrong == 4
     bits = encoded(np.array([1.0, 2.0]), "bf16")
     found = compare("y", bits, np.array([1.0, 2.0 + 2**-6]), "bf16", Tolerance())
     assert (found.wrong, found.ulp) == (0, 1.0)
