@@ -17,7 +17,7 @@ from ptxc.device import device
 
 if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_module
-    from ptxc.errors import CompileError
+    from ptxc.errors import CompileError, InputError, UsageError
     from ptxc.launch import Launch
 
 __version__ = "0.1.0"
@@ -26,15 +26,17 @@ __all__ = [
     "CompileError",
     "CompiledKernel",
     "CompiledModule",
+    "InputError",
     "Launch",
     "Options",
+    "UsageError",
     "compile",
     "compile_ir",
     "compile_module",
     "device",
 ]
 
-_HOMES = {"CompileError": "errors", "Launch": "launch"}
+_HOMES = {"CompileError": "errors", "InputError": "errors", "UsageError": "errors", "Launch": "launch"}
 
 
 def __getattr__(name: str) -> object:

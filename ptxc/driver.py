@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 #: Called with the rank and name of a pass, and the kernel after it.
 Observer = Callable[[int, str, Kernel], None]
+
+
+#: How options are given, for errors.
+_EXAMPLES = {"target": "target='sm_90'", "ptx_version": "ptx_version='8.0'", "stop_after": "stop_after='cse'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,13 @@ class Options:
     def __post_init__(self) -> None:
         if self.math not in ("precise", "fast"):
             raise UsageError(f"there is no math mode {self.math!r}", hint="it is 'precise' or 'fast'")
+        for name in ("target", "ptx_version", "stop_after"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise UsageError(f"{name} is a str, not {value!r}", hint=f"as in {_EXAMPLES[name]}")
+        names = self.disable
+        if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+            raise UsageError(f"disable is a tuple of passes' names, not {names!r}", hint="as in disable=('cse',)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,9 @@ def compile_module(source: Any, *, observe: Observer | None = None, **options: A
     return CompiledModule(link(kernels, chosen), tuple(kernels))
 
 
+_HINT_APART = "compile them to a file each: --split, or in Python ptxc.compile"
+
+
 def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     """One PTX text with all kernels' entries, in the newest version that one of them needs.
 
@@ -115,7 +131,7 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     names = [kernel.name for kernel in kernels]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"two kernels are called {name!r}", hint="compile them to one file each")
+            raise UsageError(f"two kernels are called {name!r}", hint=_HINT_APART)
     if any(not kernel.ptx for kernel in kernels):
         return ""
     version = max(kernel.version for kernel in kernels)
@@ -128,7 +144,14 @@ def graph_of(source: Any) -> Graph:
 
     from ptxc.frontend.reader import read_graph
 
-    return source if isinstance(source, Graph) else read_graph(source)
+    if isinstance(source, Graph):
+        return source
+    if not isinstance(source, str | os.PathLike | Mapping) and not hasattr(source, "read"):
+        hint = "give Emmy's Graph, a path, an open binary file or the mapping that JSON gave"
+        raise InputError(f"the source of a kernel cannot be of type {type(source).__name__}", hint=hint)
+    if isinstance(source, str) and re.match(r'\s*\{\s*"', source) and not os.path.exists(source):
+        raise InputError("the source is JSON text, where a path is expected", hint="give json.loads of the text")
+    return read_graph(source)
 
 
 def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Observer | None = None) -> CompiledKernel:

@@ -161,6 +161,10 @@ def parse_target(text: str) -> Target:
     target = TARGETS.get(text)
     if target is not None:
         return target
+    if old := re.fullmatch(r"(?:sm_?|compute_?)?([1-6])\.?(\d)", text.lower()):
+        oldest = next(iter(TARGETS))
+        hint = f"the known targets are {', '.join(TARGETS)}"
+        raise TargetError(f"sm_{old[1]}{old[2]} is older than {oldest}, the oldest that ptxc compiles for", hint=hint)
     near = difflib.get_close_matches(text, TARGETS, n=3)
     if number := re.search(r"(\d+)\.?(\d*)([af]?)$", text.lower()):  # 80, 8.0, compute_80
         meant = f"sm_{''.join(number.groups())}"
