@@ -8,24 +8,26 @@ To add a command, write a module here with ``add(commands)``, which makes the co
 and name it in :data:`COMMANDS`. What commands share: :mod:`~ptxc.cli.arguments` (parsing, groups of options),
 :mod:`~ptxc.cli.session` (reading and compiling what was given), :mod:`~ptxc.cli.files` (writing),
 :mod:`~ptxc.cli.messages` (errors and tables). A module imports what takes time (Emmy, NumPy, networkx, rich) only when
-its command runs.
+its command runs; this one imports next to nothing before :func:`main` can catch Ctrl-C.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from typing import TYPE_CHECKING
 
-from ptxc.cli.arguments import Commands, Parser, examples, near
-from ptxc.cli.messages import complain
 from ptxc.errors import CompileError, UsageError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from ptxc.cli.arguments import Commands, Parser
 
 COMMANDS = ("compile", "check", "run", "verify", "passes", "ops", "completion")
 
@@ -45,6 +47,7 @@ _EXAMPLES = (
 def build() -> tuple[Parser, Commands]:
     """The parser of the whole command line, and the commands in it."""
     import ptxc
+    from ptxc.cli.arguments import Parser, examples
 
     parser = Parser(
         prog="ptxc",
@@ -69,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _flush()
             return status
     except CompileError as error:
+        from ptxc.cli.messages import complain
+
         complain(error)
         return error.exit_status
     except KeyboardInterrupt:
@@ -87,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Parse and run."""
+    import shlex
+
     parser, commands = build()
     try:
         args = parser.parse_args(_with_command(arguments, commands))
@@ -109,6 +116,8 @@ def _with_command(arguments: list[str], commands: Commands) -> list[str]:
         return [*arguments[1:], "--help"]
     if first.startswith("-") or "." in first or os.sep in first or os.path.exists(first):
         return ["compile", *arguments]
+    from ptxc.cli.arguments import near
+
     question = near(first, commands.choices)
     raise UsageError(f"no command and no file is called {first!r}", hint=f"{question}`ptxc --help` lists the commands")
 

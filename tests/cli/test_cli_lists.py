@@ -137,6 +137,21 @@ def test_version() -> None:
     assert ptxc("--version") == (0, f"ptxc {api.__version__}\n", "")
 
 
+def test_ctrl_c_is_caught_while_the_parser_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import builtins, sys; real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name in ('argparse', 'ptxc.cli.arguments'): raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from ptxc.cli import main; sys.exit(main(['passes']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, cwd=tmp_path, env=environment(), check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 @pytest.mark.parametrize("args", [["--help"], ["compile", "--help"], ["passes"], ["xyz"]])
 def test_what_needs_no_kernel_imports_nothing_large(args: list[str], tmp_path: Path) -> None:
     code = (
