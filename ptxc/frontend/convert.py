@@ -72,8 +72,9 @@ def _to_integer(b: Builder, value: Typed, to: ElementType) -> Operand:
         return _constant_integer(value, to)
     if not source.is_integer:
         wide = value if source is F64_T else convert(b, value, F32_T)
-        # C converts to the type itself; for those below 32 bits CUDA converts to int and keeps the low bits.
-        kind = to.memory if to.nbytes >= 4 else "s32"
+        # C leaves undefined what the type cannot hold. CUDA saturates; for types below 32 bits it converts to int, or
+        # unsigned int, and keeps the low bits.
+        kind = to.memory if to.nbytes >= 4 else "s32" if to.signed else "u32"
         operand = b.cvt(f"rzi.{kind}.{wide.type.name}", wide.operand)
     elif to.bank is B64:
         return operand if source.bank is B64 else b.cvt("s64.s32" if source.signed else "u64.u32", operand)
@@ -104,6 +105,7 @@ def _constant_integer(value: Typed, to: ElementType) -> Operand:
     real_number = _real(value.operand, value.type)
     if real_number != real_number:
         return integer(to.bank, 0)
+    # Saturated at the type's own range, so that -1e30 is the neutral element of a maximum in every type.
     clamped = min(max(real_number, float(to.lo)), float(to.hi))
     return integer(to.bank, min(max(int(clamped), to.lo), to.hi))
 

@@ -53,7 +53,7 @@ ARITY: dict[str, int] = {
 }  # fmt: skip
 
 #: What has an f16 form in CUDA; the rest is computed in f32 and rounded once.
-_NATIVE_F16 = frozenset(
+NATIVE_F16 = frozenset(
     [
         "add",
         "subtract",
@@ -92,7 +92,7 @@ _INTEGER: dict[str, tuple[Opcode, tuple[str, ...], bool]] = {
 _SHIFTS = ("left_shift", "right_shift")
 _INTEGER_OPS = frozenset((*_INTEGER, "bitwise_count"))
 #: What C computes of integers as integers though the result may be a float.
-_EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", "copy", "pad", *COMPARISONS])
+EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", "copy", "pad", *COMPARISONS])
 
 #: Accumulation: each combining operation with its canonical name and its neutral element.
 COMBINES: dict[str, tuple[str, float]] = {
@@ -124,12 +124,12 @@ def assign(
     if args and all(arg.type.is_integer for arg in args):
         if result.is_integer and name in _INTEGER_OPS:
             return _integer(b, name, args, result, hint)
-        if name in _EXACT:
+        if name in EXACT:
             return convert(b, exact(b, name, args, hint), result)
     if name == "where" and len(args) == 3 and args[1].type.is_integer and args[2].type.is_integer:
         common = c_type(args[1:])
         return convert(b, _choose(b, truth(b, args[0]), args[1:], common, hint), result)
-    if result is F16_T and name in _NATIVE_F16 and all(arg.type is F16_T for arg in args):
+    if result is F16_T and name in NATIVE_F16 and all(arg.type is F16_T for arg in args):
         return compute(b, name, args, F16_T, arithmetic, hint)
     if name == "bitwise_not" and result not in (F32_T, BOOL_T):
         raise UnsupportedError(f"bitwise_not of {result.name}", hint="Emmy has it for masks (f32, bool) only")

@@ -200,8 +200,10 @@ def _elementwise() -> Iterator[Operation]:
 
 def _computes(name: str, type: ElementType) -> bool:
     """Whether an operation of operands of ``type`` is computed in that type, and not in f32."""
-    if type is F16_T and name not in elementwise._NATIVE_F16:
+    if type is F16_T and name not in elementwise.NATIVE_F16:
         return False
+    if type.is_integer and name in elementwise.EXACT:
+        return True
     try:
         return _Scratch().assign(name, type).type.is_integer is type.is_integer
     except CompileError:

@@ -85,3 +85,31 @@ def test_a_constant_keeps_its_sign_in_a_conversion(to: str, expected: float) -> 
         {"y": ((32,), to)},
     )
     assert run(graph, {})["y"].tolist() == [expected] * 32
+
+
+def small(emitter: Callable[..., Mapping[str, Any]], to: str, numbers: list[float]) -> list[int]:
+    graph = kernel_graph(
+        tile(
+            {"i": 32},
+            [Load("a", "x", (var("i"),)), Let("r", var("a"), dtype(to)), Write("y", (var("i"),), "r")],
+            threads=32,
+        ),
+        {"x": (32,)},
+        {"y": ((32,), to)},
+    )
+    given = np.resize(np.array(numbers, np.float32), 32)
+    return list(emitter(graph, {"x": given})["y"].tolist()[: len(numbers)])
+
+
+BEYOND = [-11.0, 300.5, -0.9, 70000.0, 5e9, -5e9, float("nan")]
+
+
+@pytest.mark.needs("nvcc")
+@pytest.mark.parametrize("to", ["u8", "u16", "i16", "u32", "i32"])
+def test_floats_beyond_an_integer_type_become_what_cuda_makes_of_them(to: str) -> None:
+    assert small(run, to, BEYOND) == small(run_emmy, to, BEYOND)
+
+
+@pytest.mark.parametrize(("to", "expected"), [("u8", [0, 44, 0, 112]), ("i16", [-11, 300, 0, 4464])])
+def test_floats_beyond_a_small_integer_type_keep_low_bits(to: str, expected: list[int]) -> None:
+    assert small(run, to, BEYOND[:4]) == expected
