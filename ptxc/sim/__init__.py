@@ -11,6 +11,7 @@ The way of a text::
     access, memory  loads and stores, held against the bounds of what they name
     race, initialization, findings
                     what the checks watch, and what they say
+    profile         what was executed how often, and how memory accesses fell
 
 To add an instruction, add a row to the table of its kind; ``kernel.action_of`` finds it there:
 
