@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import io
-import time
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ptxc.cli.arguments import (
-    Commands,
-    Parser,
-    add_code_options,
-    add_sources,
-    examples,
-    near,
-    options_of,
-    pass_list,
-    require_sources,
-)
+from ptxc.cli import launching
+from ptxc.cli.arguments import Commands, add_code_options, add_sources, examples
 from ptxc.cli.files import STDIO, show, write
-from ptxc.cli.messages import complain, say
-from ptxc.cli.progress import progress
-from ptxc.errors import CompileError, InputError, InternalError, UsageError
+from ptxc.cli.messages import say
+from ptxc.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxc.cli.results import Listing, Report
-    from ptxc.cli.sources import Source
+    from ptxc.cli.results import Report
     from ptxc.reference.buffers import Array, Problem
-    from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Launched, Settings
-    from ptxc.reference.steps import Step
 
 _DESCRIPTION = """\
 Executes kernels on the CPU device, which needs no GPU, and says what it finds: accesses outside of memory, races,
@@ -52,11 +34,6 @@ _EXAMPLES = (
     ("ptxc run k.ir.json --ctas 16 --sanitize none --profile", "a sample, profiled"),
 )
 
-CHECKS = ("memory", "race", "init", "sync")
-
-#: Seconds after which a bar shows how far a run is.
-_PATIENCE = 0.5
-
 
 def add(commands: Commands) -> None:
     """Make the command's parser."""
@@ -69,126 +46,19 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=run, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, a PTX text, or - for standard input")
-    memory = add_memory_options(parser)
+    memory = launching.add_memory_options(parser)
     memory.add_argument("--launch", metavar="JSON", help="how to launch, as --launch-json wrote it; needed for PTX")
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument("--expect", metavar="NPZ", help="what outputs should hold: arrays by buffer")
-    add_tolerance_options(comparing)
-    execution = add_execution_options(parser)
+    launching.add_tolerance_options(comparing)
+    execution = launching.add_execution_options(parser)
     execution.add_argument("--profile", action="store_true", help="count instructions, sectors, bank conflicts")
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--output", metavar="NPZ", help="write all that kernels wrote: arrays by buffer")
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--supported", action="store_true", help="list the instructions that the device executes")
     add_code_options(parser)
-    add_disable(parser)
-
-
-# ------------------------------------------------------------------------------ options that `verify` has too
-
-
-def add_memory_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What the buffers hold, and how large they are."""
-    group = parser.add_argument_group("memory")
-    group.add_argument("--inputs", metavar="NPZ", help="arrays by buffer; what is left out is random")
-    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of the random inputs (default: 0)")
-    group.add_argument(
-        "--set",
-        dest="integers",
-        type=_assignment,
-        action="append",
-        default=[],
-        metavar="NAME=N",
-        help="a size known at run time (default: from the inputs' shapes, else 128)",
-    )
-    return group
-
-
-def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
-    """What is near enough."""
-    group.add_argument(
-        "--rtol",
-        type=_tolerance,
-        metavar="X",
-        help="relative to the larger of an element and the root mean square (default: 1e-5; 2e-3 where a buffer is "
-        "f16, 2e-2 where one is bf16)",
-    )
-    group.add_argument("--atol", type=_tolerance, metavar="X", help="absolute, added to that (default: 0)")
-
-
-def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What is executed and watched."""
-    group = parser.add_argument_group("execution")
-    group.add_argument(
-        "--ctas",
-        default="all",
-        metavar="all|N|i,j,k",
-        help="all CTAs, N spread over the grid, or those of these numbers (default: all)",
-    )
-    group.add_argument(
-        "--sanitize",
-        type=_checks,
-        default=frozenset(CHECKS),
-        metavar="all|none|CHECK,...",
-        help=f"what to check: {', '.join(CHECKS)} (default: all)",
-    )
-    group.add_argument(
-        "--max-steps",
-        type=natural,
-        metavar="N",
-        help="instructions that a batch of CTAs may execute (default: 20000000)",
-    )
-    return group
-
-
-def add_disable(parser: Parser) -> None:
-    """Which passes to leave out: to see which one makes a kernel wrong."""
-    parser.add_argument(
-        "--disable",
-        type=pass_list,
-        action="extend",
-        default=[],
-        metavar="PASS",
-        help="leave out an optional pass (`ptxc passes` lists them)",
-    )
-
-
-def natural(text: str) -> int:
-    """A number of at least 0."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
-    return int(text)
-
-
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance; give a number such as 1e-5")
-    return value
-
-
-def _assignment(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier() or not (value.isascii() and value.isdigit() and int(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; give NAME=N, such as seq_len=50")
-    return name, int(value)
-
-
-def _checks(text: str) -> frozenset[str]:
-    if text in ("all", "none"):
-        return frozenset(CHECKS if text == "all" else ())
-    chosen = [name for name in text.split(",") if name]
-    for name in chosen:
-        if name not in CHECKS:
-            question = near(name, CHECKS)
-            raise argparse.ArgumentTypeError(f"no {name!r}; {question}it is all, none, or some of {', '.join(CHECKS)}")
-    return frozenset(chosen)
-
-
-# --------------------------------------------------------------------------------------------------- the command
+    launching.add_disable(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -196,17 +66,18 @@ def run(args: argparse.Namespace) -> int:
     if args.supported:
         return _list_supported()
     _check(args)
-    settings = settings_of(args)
-    program = load(args)
-    expected = read_arrays(args.expect) if args.expect else {}
-    problem = problem_for(args, program.steps)
+    settings = launching.settings_of(args)
+    program = launching.load(args)
+    expected = launching.read_arrays(args.expect) if args.expect else {}
+    problem = launching.problem_for(args, program.steps)
+    _check_expected(expected, problem, settings)
     arrays = problem.arrays()
-    launched = execute(program, arrays, problem, settings)
+    launched = launching.execute(program, arrays, problem, settings)
 
-    report = _report(args, program, problem, arrays, launched)
-    report.compare(expected, tolerance_of(args, problem), sampled=not settings.sample.is_all)
+    report = _report(problem, arrays, program, launched, settings)
+    report.compare(expected, launching.tolerance_of(args, problem), sampled=not settings.sample.is_all)
     if args.output:
-        write(Path(args.output), npz(report.outputs()))
+        write(Path(args.output), launching.npz(report.outputs()))
     show(report.json() if args.json else report.text())
     return report.status
 
@@ -221,7 +92,7 @@ def _list_supported() -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not fit together."""
-    one_source(args)
+    launching.one_source(args)
     if args.expect is None and (args.rtol is not None or args.atol is not None):
         option = "--rtol" if args.rtol is not None else "--atol"
         raise UsageError(f"{option} changes nothing without --expect", hint="leave it out")
@@ -229,220 +100,32 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("standard output has the report", hint="give -o FILE.npz")
 
 
-def one_source(args: argparse.Namespace) -> None:
-    """Raise UsageError unless there is one file."""
-    require_sources(args.sources)
-    if len(args.sources) > 1:
-        raise UsageError(f"{len(args.sources)} files are given", hint="give one; a graph may hold several kernels")
-
-
-def tolerance_of(args: argparse.Namespace, problem: Problem) -> Tolerance:
-    """What is near enough, for kernels on the buffers of ``problem``."""
-    from ptxc.reference.compare import Tolerance
-
-    return Tolerance(args.rtol, args.atol or 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
-
-
-def settings_of(args: argparse.Namespace) -> Settings:
-    """How to execute. Raises UsageError."""
-    from ptxc.reference.execution import Settings
-    from ptxc.reference.sample import Sample
-
-    profile = getattr(args, "profile", False)
-    settings = Settings(args.sanitize, Sample.parse(args.ctas), profile=profile)
-    if args.max_steps is None:
-        return settings
-    return Settings(args.sanitize, settings.sample, args.max_steps, profile)
+def _check_expected(expected: Mapping[str, Array], problem: Problem, settings: Settings) -> None:
+    """Raise UsageError for an array that is no output, or that a sample of the CTAs cannot give."""
+    known = {buffer.name: buffer for buffer in problem.written}
+    for name, array in expected.items():
+        buffer = known.get(name)
+        if buffer is None:
+            hint = f"outputs are {', '.join(known)}"
+            raise UsageError(f"{name!r} is expected, but no kernel writes it", hint=hint)
+        if array.size != math.prod(buffer.shape):
+            raise UsageError(f"{name!r} has {math.prod(buffer.shape)} elements, {array.size} are expected")
+        if buffer.zeroed and not settings.sample.is_all:
+            what = f"all CTAs add to {name!r}, so that a part of them cannot be compared"
+            raise UsageError(what, hint="give --ctas all")
 
 
 def _report(
-    args: argparse.Namespace,
-    program: Program,
     problem: Problem,
     arrays: Mapping[str, Array],
+    program: launching.Program,
     launched: list[Launched],
+    settings: Settings,
 ) -> Report:
     from ptxc.cli.results import Report
 
-    report = Report(problem, arrays, program.listing(), launched, args.sanitize)
-    if settings_of(args).sample.is_all and report.completed:
+    report = Report(problem, arrays, program.listing(), launched, settings.sanitize)
+    if settings.sample.is_all and report.completed:
         for name, count, total in report.unwritten():
             say(f"ptxc: note: {count} of {total} elements of {name} were never written")
     return report
-
-
-# ------------------------------------------------------------------------------------------ from files to memory
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is executed: kernels in order, and the PTX text of each. ``statements`` gives those of a text's lines."""
-
-    name: str
-    steps: list[Step]
-    texts: dict[str, str]
-    statements: Callable[[], dict[int, str]] = dict
-
-    def listing(self) -> Listing:
-        """The lines of the texts, for findings."""
-        from ptxc.cli.results import Listing
-
-        return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements())
-
-
-def load(args: argparse.Namespace) -> Program:
-    """Read and compile what was given. Raises CompileError; of several errors all but one are said before."""
-    from ptxc.cli.sources import Source
-    from ptxc.driver import Options
-
-    source = Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
-    try:
-        head = source.data[:4096] if source.flows or Path(source.given).exists() else b""
-    except OSError as error:
-        raise UsageError(f"cannot read {source.name!r}: {error.strerror}") from error
-    if is_ptx(source.given, head):
-        return _load_ptx(args, source)
-    return compiled(args, source)
-
-
-def is_ptx(name: str, head: bytes) -> bool:
-    """Whether a file is a PTX text, by its name or its first bytes."""
-    return name.removesuffix(".gz").endswith(".ptx") or head.lstrip().startswith((b".version", b"//", b"/*"))
-
-
-def _load_ptx(args: argparse.Namespace, source: Source) -> Program:
-    given = [name for name in ("target", "ptx_version", "disable") if getattr(args, name)]
-    given += ["no_fma"] if args.no_fma else []
-    given += ["math"] if args.math != "precise" else []
-    if given:
-        raise UsageError(f"--{given[0].replace('_', '-')} changes nothing in PTX, which is compiled already")
-    if args.launch is None:
-        hint = "give --launch FILE, a description as `ptxc compile --launch-json` writes it"
-        raise UsageError("a PTX text does not say how to launch it", hint=hint, file=source.name)
-    steps, text = read_launch(args.launch), source.text()
-    return Program(source.name, steps, {step.entry: text for step in steps})
-
-
-def compiled(args: argparse.Namespace, source: Source) -> Program:
-    """The kernels of a graph, compiled into one module."""
-    from ptxc.cli.sources import compile_source
-    from ptxc.codegen.lines import statements_of_lines
-    from ptxc.driver import link
-    from ptxc.reference.steps import steps_of
-    from ptxc.target import parse_target
-
-    outcome = compile_source(source)
-    _raise_last(outcome.errors, source, args.command_line)
-    kernels = outcome.kernels
-    ptx = kernels[0].ptx if len(kernels) == 1 else link(kernels, source.options)
-    version = max(kernel.version for kernel in kernels)
-
-    def statements() -> dict[int, str]:
-        target = parse_target(source.options.target)
-        return statements_of_lines([kernel.kernel for kernel in kernels], target, version)
-
-    steps = read_launch(args.launch) if args.launch is not None else steps_of(kernels)
-    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements)
-
-
-def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:
-    """Say all errors but the last, and raise that one."""
-    from ptxc.cli import faults
-
-    for error in errors:
-        if isinstance(error, InternalError):
-            faults.report(error, source, command_line)
-            raise SystemExit(error.exit_status)
-    for error in errors[:-1]:
-        complain(error)
-    if errors:
-        raise errors[-1]
-
-
-def read_launch(name: str) -> list[Step]:
-    """The steps of a launch description's file."""
-    from ptxc.reference.steps import read_steps
-
-    try:
-        return read_steps(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
-    except CompileError as error:
-        error.at(file=name)
-        raise
-
-
-def read_arrays(name: str) -> dict[str, Array]:
-    """The arrays of an .npz file. Raises UsageError or InputError."""
-    import numpy as np
-
-    hint = "write it with numpy.savez"
-    try:
-        file = np.load(name, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InputError("this is no .npz file but a single array", hint=hint, file=name)
-        with file:
-            return {key: file[key] for key in file.files}
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
-        raise InputError(f"this is no .npz file: {error}", hint=hint, file=name) from error
-
-
-def npz(arrays: Mapping[str, Array]) -> bytes:
-    """The bytes of an .npz file."""
-    import numpy as np
-
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **dict(arrays))
-    return file.getvalue()
-
-
-def problem_for(args: argparse.Namespace, steps: list[Step]) -> Problem:
-    """The memory of a run; says what was chosen for the user."""
-    from ptxc.reference.buffers import integers_of, problem_of
-
-    given = read_arrays(args.inputs) if args.inputs else {}
-    integers = integers_of(steps, dict(args.integers), given)
-    for name, integer in integers.items():
-        if integer.origin == "the default":
-            say(f"ptxc: note: {name} is {integer.value}, the default; choose with --set {name}=N")
-    return problem_of(steps, {name: integer.value for name, integer in integers.items()}, given, args.seed)
-
-
-def execute(
-    program: Program, arrays: Mapping[str, Array], problem: Problem, settings: Settings, what: str = "running"
-) -> list[Launched]:
-    """Execute a program on the CPU device, with a bar that shows how far it is."""
-    from ptxc.reference import execution
-
-    try:
-        modules = execution.load(program.texts)
-        with _percent(what) as report:
-            return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
-    except CompileError as error:
-        error.at(file=program.name)
-        raise
-
-
-@contextmanager
-def _percent(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar of a hundred steps, told of parts done and parts in all. It appears when there is something to wait for."""
-    start, shown = time.monotonic(), 0
-    advance: Callable[[], None] | None = None
-    with ExitStack() as stack:
-
-        def report(done: int, total: int) -> None:
-            nonlocal shown, advance
-            if advance is None:
-                if time.monotonic() - start < _PATIENCE:
-                    return
-                advance = stack.enter_context(progress(100, what))
-            while shown < done * 100 // total:
-                advance()
-                shown += 1
-
-        yield report
-
-
-_ = Any

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxc.cli import run as running
+from ptxc.cli import launching
 from ptxc.cli.arguments import Commands, add_code_options, add_sources, examples, options_of
 from ptxc.cli.files import show
 from ptxc.cli.messages import table
@@ -63,18 +63,18 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=run, launch=None, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
-    running.add_memory_options(parser)
+    launching.add_memory_options(parser)
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument(
         "--program", metavar="JSON", help="the program that the kernels compute, in Emmy's wire form"
     )
     comparing.add_argument("--no-nvcc", action="store_true", help="leave nvcc out")
-    running.add_tolerance_options(comparing)
-    running.add_execution_options(parser)
+    launching.add_tolerance_options(comparing)
+    launching.add_execution_options(parser)
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
-    running.add_disable(parser)
+    launching.add_disable(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.cli.sources import Source
     from ptxc.driver import Options
 
-    running.one_source(args)
-    settings = running.settings_of(args)
+    launching.one_source(args)
+    settings = launching.settings_of(args)
     source = Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
-    program = running.compiled(args, source)
-    problem = running.problem_for(args, program.steps)
-    verification = Verification(problem, running.tolerance_of(args, problem), settings)
+    program = launching.compiled(args, source)
+    problem = launching.problem_for(args, program.steps)
+    verification = Verification(problem, launching.tolerance_of(args, problem), settings)
     if args.program is not None:
         verification.evaluate_program(args.program)
     else:
@@ -150,10 +150,10 @@ class Verification:
         self.answers[REFERENCE] = {name: values[name] for name in written if name in values}
         self.notes[REFERENCE] = "Emmy's NumPy evaluation of the program, in float64"
 
-    def execute(self, who: str, program: running.Program) -> None:
+    def execute(self, who: str, program: launching.Program) -> None:
         """What PTX computes on the CPU device."""
         arrays = self.problem.arrays()
-        launched = running.execute(program, arrays, self.problem, self.settings, f"running {who}'s PTX")
+        launched = launching.execute(program, arrays, self.problem, self.settings, f"running {who}'s PTX")
         self.answers[who] = {buffer.name: arrays[buffer.name] for buffer in self.problem.written}
         instructions = sum(launch.result.statistics.instructions for launch in launched)
         self.notes[who] = f"PTX on the CPU device, {instructions:,} instructions of threads"
@@ -172,7 +172,7 @@ class Verification:
             find_tool("nvcc")
             kernels = cuda_kernels(_graph(source), source.options.target, self.problem)
             texts = {kernel.step.entry: nvcc_ptx(kernel, source.options.target, options) for kernel in kernels}
-            self.execute(NVCC, running.Program(f"nvcc's PTX of {source.name}", [k.step for k in kernels], texts))
+            self.execute(NVCC, launching.Program(f"nvcc's PTX of {source.name}", [k.step for k in kernels], texts))
         except (ToolchainError, UnsupportedError) as error:
             self.notes[NVCC] = f"none: {error}"
 

@@ -404,7 +404,7 @@ def test_as_a_process(racy: Path, tmp_path: Path) -> None:
 def test_a_bar_shows_how_far_a_long_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import contextmanager
 
-    from ptxc.cli import run
+    from ptxc.cli import launching
 
     steps: list[str] = []
 
@@ -413,9 +413,9 @@ def test_a_bar_shows_how_far_a_long_run_is(monkeypatch: pytest.MonkeyPatch) -> N
         assert total == 100
         yield lambda: steps.append(what)
 
-    monkeypatch.setattr(run, "progress", bar)
+    monkeypatch.setattr(launching, "progress", bar)
     assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
     assert steps == []
-    monkeypatch.setattr(run, "_PATIENCE", 0.0)
+    monkeypatch.setattr(launching, "_PATIENCE", 0.0)
     assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
     assert steps == ["running"] * 100

@@ -11,7 +11,7 @@ import pytest
 from cli_lab import ptxc
 from conftest import ROOT
 
-from ptxc.cli.run import CHECKS
+from ptxc.cli.launching import CHECKS
 from ptxc.reference.compare import TOLERANCES
 from ptxc.reference.steps import ROLES
 
