@@ -217,7 +217,7 @@ def _refusal(status: int, output: str, ptx: str, target: str, ptxas: Path) -> To
     errors = [(line, what) for line, what in _messages("error|fatal", output) if "aborted due to errors" not in what]
     if not errors:
         end = f"ended with status {status}" if status else "made no file"
-        return ToolchainError(f"ptxas {end} for {target}: {output.strip()[-500:]}")
+        return ToolchainError(f"ptxas {end} for {target}: {output.strip()[-500:] or 'it said nothing'}")
     line = errors[0][0]
     about_it = [what.rstrip(".") for at, what in errors if at == line]
     lines = ptx.splitlines()
