@@ -246,7 +246,7 @@ def test_which_cuda_reads_the_version(script: Script) -> None:
     ("body", "message"),
     [
         ("echo Out of memory; exit 3", "ptxas ended with status 3 for sm_80: Out of memory"),
-        ("kill -SEGV $$", "ptxas ended with status -11 for sm_80"),
+        ("kill -SEGV $$", "ptxas ended with status -11 for sm_80: it said nothing"),
         ("echo done", "ptxas made no file for sm_80: done"),
         ("printf 'ptxas fatal : \\377'; exit 1", "ptxas refuses the PTX for sm_80: \N{REPLACEMENT CHARACTER}"),
     ],
@@ -255,7 +255,7 @@ def test_ptxas_fails(script: Script, body: str, message: str) -> None:
     script(body)
     with pytest.raises(ToolchainError) as error:
         assemble(PTX, "sm_80")
-    assert str(error.value).rstrip(": ") == message
+    assert str(error.value) == message
 
 
 def test_ptxas_does_not_run(script: Script) -> None:
