@@ -340,3 +340,30 @@ def to_bfloat(numbers: Array) -> NDArray[np.uint16]:
     """Numbers as bfloat16 bits, to nearest even."""
     bits = numbers.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+#: The integer types.
+INTEGERS = ("u8", "i16", "u16", "i32", "u32", "i64", "u64")
+
+
+def bits_of(kind: str) -> int:
+    return int(kind[1:])
+
+
+def wrap(value: Any, kind: str) -> Array:
+    """Python integers wrapped into an integer type."""
+    width = bits_of(kind)
+    masked = [int(v) & ((1 << width) - 1) for v in value]
+    if kind.startswith("i"):
+        masked = [v - (1 << width) if v >> (width - 1) else v for v in masked]
+    return np.array(masked, DTYPES[kind])
+
+
+def integers(kind: str, seed: int, count: int = 64) -> Array:
+    """Integers of a type: any, small ones and those at the ends."""
+    random = np.random.default_rng(seed)
+    info = np.iinfo(DTYPES[kind])
+    small = random.integers(max(-9, info.min), 10, count)
+    whole = random.integers(info.min, info.max, count, DTYPES[kind], endpoint=True)
+    ends = np.array([info.min, info.max], whole.dtype)[random.integers(0, 2, count)]
+    return np.choose(random.integers(0, 3, count), [whole, small.astype(whole.dtype), ends])
