@@ -39,8 +39,7 @@ from ptxc.ir.values import FALSE, TRUE, Const, Operand, Sym, Value, real
 
 #: Comparisons, and what each says of ``left - right``.
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
-#: The element type of C's common type of two operands, by which is wider.
-_FLOAT_RANK = {"f16": 1, "bf16": 1, "f32": 2, "f64": 3}
+_FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
 
 
 class Expressions(Integers):
@@ -287,7 +286,7 @@ class Expressions(Integers):
 
     def _common_float(self, *values: Linear | Typed) -> ElementType:
         """C's common type of operands of which one is a float."""
-        types = [v.type for v in values if isinstance(v, Typed) and v.type.name in _FLOAT_RANK]
+        types = [v.type for v in values if isinstance(v, Typed) and v.type.name in _FLOATS]
         if any(isinstance(v, Typed) and v.type.name == "f64" for v in values):
             return F64_T
         if types and all(t is types[0] for t in types) and len(types) == len(values):
