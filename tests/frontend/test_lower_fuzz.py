@@ -20,7 +20,7 @@ from conftest import SHARED
 from emmy.compiler import dtype as emmy_dtypes
 from emmy.compiler.dim import Dim
 from emmy.compiler.dtype import DataType
-from emmy.compiler.graph import Graph
+from emmy.compiler.graph import Graph, Hints
 from emmy.compiler.ir.axis import Axis
 from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FuncCallExpr, Literal, TernaryExpr, Var
@@ -162,6 +162,12 @@ class Mutator:
         if isinstance(part, Literal):
             return Literal(self.number(), "int")
         return self.leaf()
+
+    def hints(self) -> dict[str, Any]:
+        """Hints that make some buffer indirect or paged."""
+        name, start = self.name(), self.random.choice((None, self.name()))
+        paged = [name, self.random.randrange(-1, 3), self.random.choice((1, 2, 32, 4096, 0)), start]
+        return self.random.choice(({}, {"cuda.indirect_inputs": [name]}, {"cuda.paged_buffers": [paged]}))
 
     # ------------------------------------------------------------------------------------------------- anything
 
@@ -315,12 +321,13 @@ def mutant(seed: str, graph: Graph, node: KernelNode) -> tuple[KernelNode, Graph
     mutator = Mutator(seed, list(dict.fromkeys(names)))
     op = node.op
     try:
-        for _ in range(mutator.random.choice((1, 1, 1, 2, 3))):
+        for _ in range(mutator.random.choice((1, 1, 1, 2, 3, 6))):
             op = dataclasses.replace(op, body=mutator.body(op.body))
         changed = graph.copy() if mutator.random.random() < 0.1 else graph
         if changed is not graph:
             edges = changed.nodes[node.node_id]
             edges.outputs = tuple(_tensor(mutator, tensor) for tensor in edges.outputs)
+            changed.hints = Hints.from_dict(mutator.hints())
         for stmt in op.body.iter():
             stmt.nested()
     except Exception:
