@@ -108,7 +108,7 @@ class Shared(NamedTuple):
 class Kernel:
     """One entry function: its interface and its blocks, of which the first is where control enters."""
 
-    __slots__ = ("blocks", "name", "names", "params", "registers", "shared", "ssa", "target", "threads")
+    __slots__ = ("blocks", "ctas", "name", "names", "params", "registers", "shared", "ssa", "target", "threads")
 
     def __init__(self, name: str, target: str, threads: int) -> None:
         self.name = name
@@ -116,6 +116,9 @@ class Kernel:
         self.target = target
         #: Threads of a CTA: the launch may not use more (``.maxntid``).
         self.threads = threads
+        #: How many CTAs should fit a multiprocessor beside each other (``.minnctapersm``), 0 where it is left open.
+        #: The assembler spares registers for more than the dynamic pool lets fit, whose size it does not know.
+        self.ctas = 0
         self.params: list[Param] = []
         self.shared: list[Shared] = []
         self.blocks: list[Block] = []

@@ -21,6 +21,8 @@ from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 def format_kernel(kernel: Kernel) -> str:
     """The kernel as text, ending in a newline."""
     lines = [f"kernel {kernel.name} target {kernel.target} threads {kernel.threads}"]
+    if kernel.ctas:
+        lines[0] += f" ctas {kernel.ctas}"
     if not kernel.ssa:
         lines[0] += " registers"
     lines += [
@@ -92,7 +94,7 @@ def format_edge(edge: Edge) -> str:
 #: How blocks and values may be called.
 NAME = r"[A-Za-z_$][\w.$]*"
 _INT = r"\d{1,20}"
-_HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})( registers)?$")
+_HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})(?: ctas ({_INT}))?( registers)?$")
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
 _REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
@@ -137,7 +139,8 @@ class _Parser:
         if header is None:
             raise self.error("expected 'kernel NAME target sm_NN threads N'")
         kernel = Kernel(header[1], header[2], int(header[3]))
-        kernel.ssa = header[4] is None
+        kernel.ctas = int(header[4] or 0)
+        kernel.ssa = header[5] is None
         block: Block | None = None
         loc = ""
         for line in lines:

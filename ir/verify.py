@@ -2,8 +2,9 @@
 
 The interface
    1. The names of the kernel, its parameters and its shared arrays are PTX identifiers, no two of them alike.
-   2. The target is ``sm_NN``, a CTA has 1 to 1024 threads, parameters are u32 or u64, alignments are powers of two
-      (0 for a parameter that is a number), sizes are not negative and one array at most is the dynamic pool.
+   2. The target is ``sm_NN``, a CTA has 1 to 1024 threads, at most 32 CTAs are to fit a multiprocessor, parameters
+      are u32 or u64, alignments are powers of two (0 for a parameter that is a number), sizes are not negative and
+      one array at most is the dynamic pool.
 
 Blocks and edges
    3. There is a block. Block names are such as the text form reads, no two alike; a collective mark is warp or cta.
@@ -181,6 +182,8 @@ class _Verifier:
             self.report(2, f"there is no target {kernel.target!r}")
         if not 1 <= kernel.threads <= 1024:
             self.report(2, f"a CTA has 1 to 1024 threads, not {kernel.threads}")
+        if not 0 <= kernel.ctas <= 32:
+            self.report(2, f"1 to 32 CTAs fit a multiprocessor, not {kernel.ctas}")
         if not kernel.blocks:
             self.report(3, "the kernel has no block")
         lines: tuple[Kernel | Param | Shared, ...] = (kernel, *kernel.params, *kernel.shared)

@@ -168,7 +168,10 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         op = _with_buffers(node, graph)
         signature = signature_of(op, node.node_id, graph.hints.to_dict(), _constants(graph))
         check_shared(signature, target)
-        return lower(op, signature, target.name, arithmetic), launch_of(signature)
+        kernel = lower(op, signature, target.name, arithmetic)
+        if signature.pool:
+            kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
+        return kernel, launch_of(signature)
 
     with _without_garbage_collection():
         with _faults_named("the frontend", node.op.name or node.node_id):

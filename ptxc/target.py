@@ -66,6 +66,10 @@ class Requirement(NamedTuple):
         return " and ".join(filter(None, (targets, f"PTX {PtxVersion(*self.ptx)}")))
 
 
+#: Shared memory that the system takes of every block's.
+_SHARED_RESERVED: Final = KIB
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One value of `.target`. Sizes of memory are in bytes; a register has 32 bits."""
@@ -94,6 +98,16 @@ class Target:
     def compute_capability(self) -> tuple[int, int]:
         """The compute capability, (9, 0) for sm_90."""
         return divmod(self.sm, 10)
+
+    def resident_ctas(self, threads: int, shared: int) -> int:
+        """How many CTAs of so many threads and bytes of shared memory fit a multiprocessor beside each other.
+
+        At least one, and not so many that a thread is left with fewer than 128 registers.
+        """
+        by_shared = self.shared_per_sm // (shared + _SHARED_RESERVED)
+        by_registers = self.registers_per_sm // (threads * 128)
+        by_warps = self.max_warps_per_sm // -(-threads // 32)
+        return max(1, min(by_shared, by_registers, by_warps, self.max_blocks_per_sm))
 
     def has(self, requirement: Requirement) -> bool:
         """Whether the target, in a recent enough PTX version, has what ``requirement`` asks for."""

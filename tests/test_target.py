@@ -131,3 +131,17 @@ def test_ptxas_agrees_on_who_has_specific_features() -> None:
         if "does not know" not in found:
             assert (found == "") == target.has(setmaxnreg), (target, found)
             assert found == "" or "setmaxnreg" in found
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "shared", "ctas"),
+    [
+        ("sm_89", 128, 49 * 1024, 2),
+        ("sm_89", 128, 66 * 1024, 1),
+        ("sm_90", 128, 49 * 1024, 4),
+        ("sm_90", 256, 49 * 1024, 2),
+        ("sm_90", 1024, 200 * 1024, 1),
+    ],
+)
+def test_resident_ctas(target: str, threads: int, shared: int, ctas: int) -> None:
+    assert TARGETS[target].resident_ctas(threads, shared) == ctas

@@ -71,7 +71,10 @@ class _Entry:
             pointer = f" .ptr .global .align {param.align}" if param.align else ""
             comma = "," if index + 1 < len(kernel.params) else ""
             lines.append(f"    .param .{param.type}{pointer} {param.name}{comma}")
-        lines += [")", f".maxntid {kernel.threads}", "{"]
+        lines += [")", f".maxntid {kernel.threads}"]
+        if kernel.ctas:
+            lines.append(f".minnctapersm {kernel.ctas}")
+        lines.append("{")
         for bank in BANKS:
             if self.counts[bank]:
                 lines.append(f"    .reg .{bank.name} %{bank.prefix}<{self.counts[bank]}>;")

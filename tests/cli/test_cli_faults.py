@@ -92,7 +92,7 @@ def test_the_frontend_crashes(tmp_path: Path) -> None:
     [
         ("ptxc.frontend.reader.read_graph", "reading failed: KeyError: 'x'"),
         ("ptxc.codegen.ptx.print_module", "printing PTX failed: KeyError: 'x'"),
-        ("ptxc.cli.compile.write", "writing failed: KeyError: 'x'"),
+        ("ptxc.cli.compile.write_all", "writing failed: KeyError: 'x'"),
         ("ptxc.cli.arguments.Parser.parse_args", "internal error: KeyError: 'x'"),
     ],
 )
