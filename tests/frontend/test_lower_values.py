@@ -227,7 +227,7 @@ def test_the_sign_of_a_mixed_operation_shows_in_what_follows() -> None:
 
 
 @pytest.mark.needs("nvcc")
-@pytest.mark.skipif(os.environ.get("PTXC_TEST_ALL") != "1", reason="takes nvcc some seconds: PTXC_TEST_ALL=1")
+@pytest.mark.skipif(os.environ.get("PTXC_WHOLE_CORPUS") != "1", reason="takes nvcc some seconds: PTXC_WHOLE_CORPUS=1")
 def test_operations_on_integers_are_those_of_emmys_cuda() -> None:
     integer_cases([(kind, kind) for kind in INTEGERS]).check(run_emmy)
     integer_cases(MIXED).check(run_emmy)

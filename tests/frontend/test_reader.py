@@ -24,7 +24,7 @@ from ptxc.frontend import jsonfile
 from ptxc.frontend.reader import kernel_nodes, read_graph
 
 #: Set to read all files of the corpus, not every tenth.
-EVERY_FILE = "PTXC_TEST_ALL"
+EVERY_FILE = "PTXC_WHOLE_CORPUS"
 
 
 def check_against_emmy(path: Path) -> bool:
