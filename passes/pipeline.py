@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 import time
 from collections.abc import Callable, Collection
 from types import ModuleType
@@ -36,8 +35,7 @@ class Pass(NamedTuple):
     @property
     def module(self) -> ModuleType:
         """Its module, imported only now: who reads the table alone need not wait for all of them."""
-        name = f"ptxc.passes.{self.name.replace('-', '_')}"
-        return sys.modules.get(name) or importlib.import_module(name)
+        return importlib.import_module(f"ptxc.passes.{self.name.replace('-', '_')}")
 
     @property
     def run(self) -> Callable[[Kernel], None]:
