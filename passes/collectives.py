@@ -11,9 +11,11 @@ post-dominator)::
 
 For each value the analysis knows in which group of threads it is the same: ``cta`` (all), ``warp`` (those of one
 warp), ``lane`` (may differ anywhere). A block is split at the level of the widest-reaching branch around it. A barrier
-of the CTA must be in blocks that are not split at all, barriers of some warps and shuffles in blocks that are split
-between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an error that names
-the barrier's statement and the value that differs.
+of the CTA must be in blocks that are not split at all, barriers of some warps and shuffles between fixed lanes in
+blocks that are split between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an
+error that names the statement and the value that differs. A shuffle between whatever lanes arrive (``activemask``) may
+stand where they have parted: it is one between those. What no pass proves is that as many threads arrive at a numbered
+barrier as it waits for: `ptxc run` tells.
 
 Then, in the same walk:
 
