@@ -336,6 +336,9 @@ class _Body:
                 self.symbols.update(dict.fromkeys(sorted(axis.extent.expr.free_vars())))
         if self._shaped:
             for expr in stmt.exprs():
+                if not hasattr(expr, "free_vars"):
+                    what = f"{kind.__name__} holds a value of type {type(expr).__name__} where an expression must stand"
+                    raise InputError(what, hint="give the node as Emmy made it")
                 self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
+from emmy.compiler.ir.kernel import ir as _kernel
 from lowering_lab import (
     Accum,
     Assign,
@@ -155,3 +156,10 @@ def test_passes_that_begin_too_late_do_not_print_what_ptx_lacks() -> None:
     assert ptxc.compile_ir(text, start_at="collectives").ptx
     with pytest.raises(InputError, match=r"PTX has no tile\.coords; start at the pass 'collectives'"):
         ptxc.compile_ir(text, start_at="simplify")
+
+
+def test_a_number_where_an_expression_must_stand_is_refused() -> None:
+    store = _kernel.RegStore(dst_buffer="y", dst_index=(8,), frag="f", shape=(16, 8, 16))
+    graph = kernel_graph(tile({"i": 32}, [store], threads=32), {"x": (Dim("n"),)}, {"y": (32,)})
+    error = refused(lambda: graph)
+    assert "RegStore holds a value of type int where an expression must stand" in error.what
