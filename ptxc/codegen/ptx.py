@@ -16,7 +16,7 @@ from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode, requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
 from ptxc.ir.values import TRUE, Const, Operand, Sym, Value
-from ptxc.target import PtxVersion, Target
+from ptxc.target import PtxVersion, Target, lowest_version
 
 
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
@@ -25,7 +25,7 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
     Raises TargetError, with the statement, for an instruction that the target lacks; InputError for one that PTX
     lacks, which is left where the passes began too late.
     """
-    version = target.ptx
+    needs = []
     for kernel in kernels:
         for op, mods in {(instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs}:
             if op in (opcodes.TILE_COORDS, opcodes.TILE_GUARD) and not kernel.ssa:
@@ -41,8 +41,8 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
                     statement=str(first.loc),
                     hint=f"compile for sm_{need.sm} or newer, or choose a schedule without it",
                 )
-            version = max(version, PtxVersion(*need.ptx))
-    return version
+            needs.append(need)
+    return lowest_version(target, needs)
 
 
 def print_module(kernels: Iterable[Kernel], target: Target, version: PtxVersion) -> str:

@@ -146,10 +146,10 @@ def _no_buffer(buffer: str, index: tuple[Expr, ...]) -> Linear:
     raise NotImplementedError
 
 
-def _works(attempt: Callable[[], object]) -> bool:
-    """Whether the lowering takes it."""
+def _works(attempt: Callable[..., object], *arguments: object, **more: object) -> bool:
+    """Whether the lowering takes what ``attempt`` gives it."""
     try:
-        attempt()
+        attempt(*arguments, **more)
     except CompileError:
         return False
     return True
@@ -171,7 +171,7 @@ def _operators() -> Iterator[Operation]:
         kinds = [
             kind
             for kind, type in (("integers", I32_T), ("floats", F32_T))
-            if _works(lambda expr=expr, type=type: _Scratch().expression(expr, x=type, y=type))  # type: ignore[misc]
+            if _works(_Scratch().expression, expr, x=type, y=type)
         ]
         yield Operation("operator", operator, bool(kinds), f"of {' and '.join(kinds)}" if kinds else "")
 
@@ -179,14 +179,14 @@ def _operators() -> Iterator[Operation]:
 def _functions() -> Iterator[Operation]:
     for name in function_names():
         supported = name in elementwise.FUNCTIONS or _works(
-            lambda name=name: _Scratch().expression(FuncCallExpr(name, (Var("x"),)), x=I32_T)  # type: ignore[misc]
+            _Scratch().expression, FuncCallExpr(name, (Var("x"),)), x=I32_T
         )
         yield Operation("function", name, supported)
 
 
 def _builtins() -> Iterator[Operation]:
     for name in emmy_expr.BUILTINS:
-        yield Operation("built-in", name, _works(lambda name=name: _Scratch().expression(emmy_expr.Builtin(name))))  # type: ignore[misc]
+        yield Operation("built-in", name, _works(_Scratch().expression, emmy_expr.Builtin(name)))
 
 
 def _elementwise() -> Iterator[Operation]:
@@ -221,7 +221,7 @@ def _types() -> Iterator[Operation]:
         if isinstance(type, emmy_types.DataType):
             size = f"{type.nbytes} byte{'s' * (type.nbytes > 1)}"
             name = type.name
-            yield Operation("element-type", name, _works(lambda name=name: element_type(name)), size)  # type: ignore[misc]
+            yield Operation("element-type", name, _works(element_type, name), size)
 
 
 def _summary(cls: type) -> str:
