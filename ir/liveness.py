@@ -1,13 +1,10 @@
-"""Liveness: where in a kernel a value may still be read.
-
-Values are numbered, sets of them are Python integers used as bit sets: unions over thousands of values are single
-operations. Positions number the instructions in layout order; a block's parameters are defined just before its first.
-"""
+"""Liveness: where in a kernel a register may still be read."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from ptxc.ir.cfg import predecessors
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.values import Mem, Value
 
@@ -26,67 +23,44 @@ def uses(instr: Instr) -> list[Value]:
 
 
 class Liveness(NamedTuple):
-    """Live values at the borders of blocks, as bit sets over :attr:`numbers`.
+    """What is live at the borders of blocks."""
 
-    Only values that some block reads without defining them have a number: no other is live at a border.
-    """
-
-    numbers: dict[Value, int]
-    live_in: dict[Block, int]
-    live_out: dict[Block, int]
-    #: What each instruction of a block reads (:func:`uses`), in order.
+    #: The registers that a later block may read as they are where the block ends.
+    live_out: dict[Block, set[Value]]
+    #: What each instruction of a block reads (:func:`uses`), the last one first.
     reads: dict[Block, list[list[Value]]]
 
 
 def liveness(kernel: Kernel) -> Liveness:
-    """Which values are live where blocks begin and end.
+    """Which registers are live where blocks end, of a kernel that has left SSA form.
 
-    What an edge passes is read by the branch; a block's parameters are not live where it begins. A value is live out
-    of a block only if a later block reads it itself.
+    From each block that reads a register which it has not written before, the register is followed up to the blocks
+    that write it: work in proportion to what is live, as most registers live in one block.
     """
-    numbers: dict[Value, int] = {}
-    exposed: dict[Block, int] = {}
-    defined: dict[Block, set[Value]] = {}
-    reads = {block: [uses(instr) for instr in block.instrs] for block in kernel.blocks}
-    scan = _scan_ssa if kernel.ssa else _scan_registers
+    reads: dict[Block, list[list[Value]]] = {}
+    exposed: dict[Block, set[Value]] = {}
+    written: dict[Block, set[Value]] = {}
     for block in kernel.blocks:
-        read, defined[block] = scan(block, reads[block])
-        exposed[block] = sum(1 << numbers.setdefault(value, len(numbers)) for value in read)
-    kept = {
-        block: ~sum(1 << numbers[value] for value in values if value in numbers) for block, values in defined.items()
-    }
-    live_in = dict(exposed)
-    live_out = dict.fromkeys(kernel.blocks, 0)
-    changed = bool(numbers)
-    while changed:
-        changed = False
-        for block in reversed(kernel.blocks):
-            out = 0
-            for edge in block.instrs[-1].targets:
-                out |= live_in[edge.block]
-            if out != live_out[block]:
-                live_out[block] = out
-                into = exposed[block] | (out & kept[block])
-                if into != live_in[block]:
-                    live_in[block] = into
-                    changed = True
-    return Liveness(numbers, live_in, live_out, reads)
-
-
-def _scan_ssa(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
-    """The values that a block reads and does not define (in SSA form, before it defines them), and those it defines."""
-    defined = set(block.params).union(*[instr.results for instr in block.instrs])
-    return set().union(*reads) - defined, defined
-
-
-def _scan_registers(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
-    """The registers that a block reads before it writes them, and those that it writes."""
-    exposed: set[Value] = set()
-    written: set[Value] = set()
-    for instr, values in zip(block.instrs, reads, strict=True):
-        if not written.issuperset(values):
-            exposed.update([value for value in values if value not in written])
-        # A guarded instruction may leave its result as it was.
-        if instr.guard is None:
-            written.update(instr.results)
-    return exposed, written
+        live = exposed[block] = set()
+        kept = written[block] = set()
+        mine = reads[block] = []
+        for instr in reversed(block.instrs):
+            # A guarded instruction may leave its result as it was.
+            if instr.guard is None:
+                live.difference_update(instr.results)
+                kept.update(instr.results)
+            read = uses(instr)
+            live.update(read)
+            mine.append(read)
+    before = predecessors(kernel)
+    live_out: dict[Block, set[Value]] = {block: set() for block in kernel.blocks}
+    for reader, values in exposed.items():
+        for value in values:
+            pending = [reader]
+            while pending:
+                for block in before[pending.pop()]:
+                    if value not in live_out[block]:
+                        live_out[block].add(value)
+                        if value not in written[block] and value not in exposed[block]:
+                            pending.append(block)
+    return Liveness(live_out, reads)
