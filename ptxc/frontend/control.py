@@ -66,7 +66,6 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     else:
         _branch(k, inside, stmt.body, (), f"{path}.body", "")
     k.names.pop()
-    e.forget()
 
 
 def _raster(stmt: Tile) -> list[str]:

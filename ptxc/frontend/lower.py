@@ -112,7 +112,6 @@ class Lowering:
         """A C scope: names declared in it are unknown after it."""
         self.names.push()
         yield
-        self.expressions.forget()
         self.names.pop()
 
     @contextmanager
@@ -263,7 +262,6 @@ class Lowering:
         """Bind a name in the innermost scope."""
         if not (name.isidentifier() and name.isascii()):
             raise InputError(f"{name!r} is no name", hint="names are letters, digits and underscores")
-        self.expressions.forget(name)
         self.names.declare(name, entry)
 
     def assign(self, name: str, value: Typed) -> None:
@@ -274,7 +272,6 @@ class Lowering:
                 f"{name!r} is {declared.name} and is assigned {value.type.name}", hint="declare it as that"
             )
         self.names.assign(name, value)
-        self.expressions.forget(name)
 
 
 def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmetic) -> Kernel:

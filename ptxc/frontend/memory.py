@@ -76,11 +76,18 @@ class Memory:
 
         One index alone is a flat offset already. Raises InputError when the indices are not as many as dimensions.
         """
-        integers = self.expressions
+        e = self.expressions
         if not index:
             return constant(0)
         if len(index) == 1:
-            return integers.subscript(index[0])
+            return e.subscript(index[0])
+        if shape is None:
+            return e.recall((name, id(index)), lambda _, index: self._flat_index(name, index, None), index)
+        return self._flat_index(name, index, shape)
+
+    def _flat_index(self, name: str, index: tuple[Expr, ...], shape: tuple[Any, ...] | None) -> Linear:
+        """See :meth:`flat_index`; of more than one index."""
+        integers = self.expressions
         shared = self.signature.shared.get(name)
         if shape is None:
             shape = shared.extents if shared is not None else self.buffer(name).shape

@@ -176,7 +176,6 @@ def _merge(
         k.declare(step.name, convert(k.builder, value, declared[at]) if at >= 0 else value)
     results = [k.names.typed(name) for name in state]
     k.names.pop()
-    k.expressions.forget()
     return results
 
 
