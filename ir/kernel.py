@@ -83,7 +83,7 @@ class Block:
 
     def successors(self) -> tuple[Block, ...]:
         """The blocks that control can reach next, in the terminator's order."""
-        return tuple(edge.block for edge in self.instrs[-1].targets)
+        return tuple([edge.block for edge in self.instrs[-1].targets])
 
     def __repr__(self) -> str:
         return self.name

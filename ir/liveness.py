@@ -1,12 +1,16 @@
-"""Liveness: where in a kernel a register may still be read."""
+"""Liveness: where in a kernel a register may still be read.
+
+Values are numbered, sets of them are Python integers used as bit sets: unions over thousands of values are single
+operations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ptxc.ir.cfg import predecessors
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.values import Mem, Value
+from ptxc.ir.values import Mem, Operand, Value
 
 
 def uses(instr: Instr) -> list[Value]:
@@ -22,45 +26,55 @@ def uses(instr: Instr) -> list[Value]:
     return found
 
 
-class Liveness(NamedTuple):
-    """What is live at the borders of blocks."""
+def reads(instr: Instr) -> Sequence[Operand]:
+    """Operands among which are all values that an instruction reads; cheaper than :func:`uses` where that will do."""
+    if instr.op.addresses or instr.guard is not None or instr.targets:
+        return uses(instr)
+    return instr.operands
 
-    #: The registers that a later block may read as they are where the block ends.
-    live_out: dict[Block, set[Value]]
-    #: What each instruction of a block reads (:func:`uses`), the last one first.
-    reads: dict[Block, list[list[Value]]]
+
+class Liveness(NamedTuple):
+    """The registers that are live where blocks end, as bit sets over :attr:`numbers`.
+
+    Only registers that some block reads before it writes them have a number: no other is live at a border.
+    """
+
+    numbers: dict[Value, int]
+    live_out: dict[Block, int]
 
 
 def liveness(kernel: Kernel) -> Liveness:
-    """Which registers are live where blocks end, of a kernel that has left SSA form.
-
-    From each block that reads a register which it has not written before, the register is followed up to the blocks
-    that write it: work in proportion to what is live, as most registers live in one block.
-    """
-    reads: dict[Block, list[list[Value]]] = {}
-    exposed: dict[Block, set[Value]] = {}
-    written: dict[Block, set[Value]] = {}
+    """Which registers are live where blocks end, of a kernel that has left SSA form."""
+    numbers: dict[Value, int] = {}
+    exposed: dict[Block, int] = {}
+    written: dict[Block, set[Operand]] = {}
     for block in kernel.blocks:
-        live = exposed[block] = set()
-        kept = written[block] = set()
-        mine = reads[block] = []
+        live: set[Operand] = set()
+        written[block] = set()
         for instr in reversed(block.instrs):
             # A guarded instruction may leave its result as it was.
             if instr.guard is None:
                 live.difference_update(instr.results)
-                kept.update(instr.results)
-            read = uses(instr)
-            live.update(read)
-            mine.append(read)
-    before = predecessors(kernel)
-    live_out: dict[Block, set[Value]] = {block: set() for block in kernel.blocks}
-    for reader, values in exposed.items():
-        for value in values:
-            pending = [reader]
-            while pending:
-                for block in before[pending.pop()]:
-                    if value not in live_out[block]:
-                        live_out[block].add(value)
-                        if value not in written[block] and value not in exposed[block]:
-                            pending.append(block)
-    return Liveness(live_out, reads)
+                written[block].update(instr.results)
+            live.update(reads(instr))
+        exposed[block] = sum([1 << numbers.setdefault(value, len(numbers)) for value in live if type(value) is Value])
+    kept = {
+        block: ~sum([1 << numbers[value] for value in values if value in numbers])
+        for block, values in written.items()
+    }
+    live_in = dict(exposed)
+    live_out = dict.fromkeys(kernel.blocks, 0)
+    changed = bool(numbers)
+    while changed:
+        changed = False
+        for block in reversed(kernel.blocks):
+            out = 0
+            for edge in block.instrs[-1].targets:
+                out |= live_in[edge.block]
+            if out != live_out[block]:
+                live_out[block] = out
+                into = exposed[block] | (out & kept[block])
+                if into != live_in[block]:
+                    live_in[block] = into
+                    changed = True
+    return Liveness(numbers, live_out)

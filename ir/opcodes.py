@@ -307,6 +307,7 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
     return None  # M, I
 
 
+@cache
 def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:
     """The first target and PTX version that have the instruction in this form."""
     sm, ptx, only = op.needs

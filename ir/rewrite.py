@@ -52,7 +52,7 @@ class Substitution:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):
                 instr.guard = Guard(predicate, instr.guard.negated)
-        if instr.targets:
+        if instr.targets and any([edge.args for edge in instr.targets]):
             instr.targets = tuple(
                 [
                     Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block)

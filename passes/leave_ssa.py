@@ -22,12 +22,11 @@ What an edge passes is a parallel copy into the target's parameters. Terms:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeGuard
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
-from ptxc.ir.liveness import uses
+from ptxc.ir.liveness import reads
 from ptxc.ir.types import PRED
 from ptxc.ir.values import Const, Mem, Operand, Value
 
@@ -95,12 +94,9 @@ class _Leaver:
                 self.ranges[param][block] = (position, position)
             for instr in block.instrs:
                 position += 2
-                if instr.op.addresses or instr.guard is not None or instr.targets:
-                    read: Sequence[Operand] = uses(instr)
-                else:
-                    read = instr.operands
+                read = reads(instr)
                 if not wanted.isdisjoint(read):
-                    exposed += [(value, block) for value in read if self.reads(value, block, position)]
+                    exposed += [(value, block) for value in read if self.reach(value, block, position)]
                 if not wanted.isdisjoint(instr.results):
                     # Where a guard is false, zeros are written before the instruction reads its operands.
                     defined = position if instr.guard is None else position - 1
@@ -113,7 +109,7 @@ class _Leaver:
         for value, block in exposed:
             self.extend(value, block, end)
 
-    def reads(self, value: Operand, block: Block, position: int) -> TypeGuard[Value]:
+    def reach(self, value: Operand, block: Block, position: int) -> TypeGuard[Value]:
         """Let the range of ``value`` reach ``position``; whether that is its first in a block where it is not
         defined."""
         ranges = self.ranges.get(value) if type(value) is Value else None
@@ -188,7 +184,7 @@ class _Leaver:
     def renamed(self, operand: Operand) -> Operand:
         if isinstance(operand, Value):
             return self.find(operand)
-        if isinstance(operand, Mem) and isinstance(operand.base, Value):
+        if isinstance(operand, Mem) and operand.base in self.leader:
             return Mem(self.find(operand.base), operand.offset)
         return operand
 

@@ -8,10 +8,11 @@ from below what the assembler will allocate. Both stand in the kernel's header::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import liveness
+from ptxc.ir.liveness import Liveness, liveness, reads
 from ptxc.ir.types import BANKS, Type
 from ptxc.ir.values import Value
 
@@ -32,11 +33,18 @@ def run(kernel: Kernel) -> None:
 
 def count(kernel: Kernel) -> Registers:
     """Count without changing the kernel."""
-    live_out, reads = liveness(kernel)
+    live = liveness(kernel)
+    masks = dict.fromkeys(BANKS, 0)
+    for value, number in live.numbers.items():
+        masks[value.type] |= 1 << number
     values: set[Value] = set()
     peaks = dict.fromkeys(BANKS, 0)
     for block in kernel.blocks:
-        _walk_back(block, live_out[block], reads[block], values, peaks)
+        out = live.live_out[block]
+        current = {bank: (out & mask).bit_count() for bank, mask in masks.items()}
+        for bank, number in current.items():
+            peaks[bank] = max(peaks[bank], number)
+        values.update(_walk_back(block, out, live, current, peaks))
     counts = dict.fromkeys(BANKS, 0)
     for value in values:
         counts[value.type] += 1
@@ -44,32 +52,32 @@ def count(kernel: Kernel) -> Registers:
 
 
 def _walk_back(
-    block: Block, live: set[Value], reads: list[list[Value]], values: set[Value], peaks: dict[Type, int]
-) -> None:
-    """Raise ``peaks`` to the most values that are live in the block, and add to ``values`` all that it has.
+    block: Block, out: int, live: Liveness, current: dict[Type, int], peaks: dict[Type, int]
+) -> Iterable[Value]:
+    """Raise ``peaks`` to the most values that are live in the block; give the values that it defines or reads.
 
-    ``live`` is what is live at its end, and is used up; ``reads`` is what its instructions read, the last one first.
+    ``out`` are the values that are live at its end; ``current`` says how many, and is used up.
     """
-    current = dict.fromkeys(BANKS, 0)
-    for value in live:
-        current[value.type] += 1
-    for bank, number in current.items():
-        peaks[bank] = max(peaks[bank], number)
-    values |= live
-    for instr, read in zip(reversed(block.instrs), reads, strict=True):
-        for value in instr.results:
-            if value not in live:
-                values.add(value)
-            # A guarded instruction may leave its result as it was.
-            elif instr.guard is None:
-                live.remove(value)
-                current[value.type] -= 1
-        if not live.issuperset(read):
-            for value in read:
-                if value not in live:
-                    live.add(value)
-                    values.add(value)
-                    bank = value.type
-                    current[bank] += 1
-                    if current[bank] > peaks[bank]:
-                        peaks[bank] = current[bank]
+    numbers = live.numbers
+    #: Whether each value met so far is live above the instruction that was looked at last.
+    alive: dict[Value, bool] = {}
+    for instr in reversed(block.instrs):
+        for result in instr.results:
+            known = alive.get(result)
+            if known or (known is None and result in numbers and out >> numbers[result] & 1):
+                # A guarded instruction may leave its result as it was.
+                if instr.guard is None:
+                    alive[result] = False
+                    current[result.type] -= 1
+            else:
+                alive.setdefault(result, False)
+        for value in reads(instr):
+            if type(value) is Value and not (known := alive.get(value)):
+                alive[value] = True
+                if known is None and value in numbers and out >> numbers[value] & 1:
+                    continue
+                bank = value.type
+                current[bank] += 1
+                if current[bank] > peaks[bank]:
+                    peaks[bank] = current[bank]
+    return alive

@@ -189,9 +189,9 @@ def parse_target(text: str) -> Target:
 
 def lowest_version(target: Target, requirements: Iterable[Requirement]) -> PtxVersion:
     """The lowest PTX version that knows ``target`` and has all that ``requirements`` ask for."""
-    version = target.ptx
+    newest: tuple[int, int] = target.ptx
     for requirement in requirements:
         if not target.has(requirement):
             raise TargetError(f"the target {target} lacks an instruction that needs {requirement}")
-        version = max(version, PtxVersion(*requirement.ptx))
-    return version
+        newest = max(newest, requirement.ptx)
+    return PtxVersion(*newest)

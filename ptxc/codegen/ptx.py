@@ -103,13 +103,15 @@ class _Entry:
     # --------------------------------------------------------------------------------------------- instructions
 
     def instr(self, instr: Instr) -> str:
-        results = [self.texts.get(value) or self.operand(value) for value in instr.results]
-        operands = [self.texts.get(operand) or self.operand(operand) for operand in instr.operands]
+        texts, results = self.texts, instr.results
+        operands = [texts.get(operand) or self.operand(operand) for operand in (*results, *instr.operands)]
         spelling = _SPELLINGS.get(instr.op)
-        if spelling is None:
-            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(results + operands)}".rstrip()
+        if spelling is not None:
+            text = spelling(instr, operands[: len(results)], operands[len(results) :])
+        elif operands:
+            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(operands)}"
         else:
-            text = spelling(instr, results, operands)
+            text = _mnemonic(instr.op, instr.mods)
         if instr.guard is not None:
             text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
         return f"    {text};"
