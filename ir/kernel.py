@@ -65,7 +65,7 @@ class Instr:
 class Block:
     """A basic block: parameters, then instructions of which the last (and only the last) ends it."""
 
-    __slots__ = ("collective", "instrs", "name", "params")
+    __slots__ = ("collective", "instrs", "name", "params", "unrolled")
 
     def __init__(self, name: str, params: list[Value] | None = None) -> None:
         #: Unique within its kernel.
@@ -75,6 +75,8 @@ class Block:
         #: The widest group of threads that an instruction here needs together: "", "warp" or "cta".
         #: Written by the pass that finds collectives.
         self.collective = ""
+        #: Whether this begins a loop that has been unrolled as far as it pays: the assembler shall not go on.
+        self.unrolled = False
 
     @property
     def terminator(self) -> Instr:

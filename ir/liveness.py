@@ -59,8 +59,7 @@ def liveness(kernel: Kernel) -> Liveness:
             live.update(reads(instr))
         exposed[block] = sum([1 << numbers.setdefault(value, len(numbers)) for value in live if type(value) is Value])
     kept = {
-        block: ~sum([1 << numbers[value] for value in values if value in numbers])
-        for block, values in written.items()
+        block: ~sum([1 << numbers[value] for value in values if value in numbers]) for block, values in written.items()
     }
     live_in = dict(exposed)
     live_out = dict.fromkeys(kernel.blocks, 0)

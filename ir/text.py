@@ -42,7 +42,8 @@ def format_block(block: Block) -> list[str]:
     """The block's lines: its heading, then its instructions under the statements that they come from."""
     params = ", ".join(f"%{value.name}:{value.type.name}" for value in block.params)
     heading = f"{block.name}({params})" if params else block.name
-    lines = [f"{heading}:" + (f" collective {block.collective}" if block.collective else "")]
+    marks = (f" collective {block.collective}" if block.collective else "") + (" unrolled" if block.unrolled else "")
+    lines = [f"{heading}:{marks}"]
     loc = ""
     for instr in block.instrs:
         text = " ".join(str(instr.loc).split())
@@ -98,7 +99,7 @@ _HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})(?: ctas
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
 _REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
-_BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
+_BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?( unrolled)?$")
 _INSTR = re.compile(
     rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
 )
@@ -171,6 +172,7 @@ class _Parser:
             raise self.error(f"block {name} stands twice")
         block = self.blocks[name] = Block(name)
         block.collective = match[3] or ""
+        block.unrolled = bool(match[4])
         block.params = [self.define(text) for text in match[2].split(", ")] if match[2] else []
         return block
 

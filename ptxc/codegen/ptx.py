@@ -97,6 +97,8 @@ class _Entry:
         for block, lines in chunks:
             if block in self.targeted:
                 body.append(f"{self.labels[block]}:")
+                if block.unrolled:
+                    body.append('    .pragma "nounroll";')
             body += lines
         return body
 

@@ -200,6 +200,7 @@ def _loop_block(
     exit_block = b.new_block(f"done.{var}")
     values = [k.kernel.value(k.names.typed(name).type.bank, name) for name in carried]
     header.params = [index, *values]
+    header.unrolled = factor > 1
     entry_args = [e.register(start, 32), *before]
     if first == TRUE:
         b.branch(header, entry_args)
@@ -252,7 +253,8 @@ def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
     ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
-    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions.
+    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions. The
+    assembler is told not to unroll further (:attr:`Block.unrolled`).
     """
     if trips == 0:
         return 1
