@@ -119,7 +119,8 @@ class Kernel:
         #: Threads of a CTA: the launch may not use more (``.maxntid``).
         self.threads = threads
         #: How many CTAs should fit a multiprocessor beside each other (``.minnctapersm``), 0 where it is left open.
-        #: The assembler spares registers for more than the dynamic pool lets fit, whose size it does not know.
+        #: The assembler spares registers for more than the dynamic pool lets fit, whose size it does not know; and it
+        #: may spill to fill a multiprocessor with threads.
         self.ctas = 0
         self.params: list[Param] = []
         self.shared: list[Shared] = []

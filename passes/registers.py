@@ -4,6 +4,9 @@ The count is what PTX text declares; the peak is the most values of the bank tha
 from below what the assembler will allocate. Both stand in the kernel's header::
 
       registers b32: 12 peak 7
+
+Where threads fill a multiprocessor of 64 warps, each has 32 registers. The assembler tends to spill a word or two
+rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``).
 """
 
 from __future__ import annotations
@@ -13,8 +16,12 @@ from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
 from ptxc.ir.liveness import Liveness, liveness, reads
-from ptxc.ir.types import BANKS, Type
+from ptxc.ir.types import BANKS, PRED, Type
 from ptxc.ir.values import Value
+from ptxc.target import parse_target
+
+#: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
+_TIGHT = range(31, 37)
 
 
 class Registers(NamedTuple):
@@ -29,6 +36,11 @@ def run(kernel: Kernel) -> None:
     """Count, and write the counts into the kernel."""
     found = count(kernel)
     kernel.registers = {bank: (found.counts[bank], found.peaks[bank]) for bank in BANKS if found.counts[bank]}
+    if not kernel.ctas and not kernel.shared:
+        target = parse_target(kernel.target)
+        words = sum(peak * max(bank.bits // 32, 1) for bank, peak in found.peaks.items() if bank is not PRED)
+        if words in _TIGHT and target.full_registers(kernel.threads) == 32:
+            kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
 
 
 def count(kernel: Kernel) -> Registers:
