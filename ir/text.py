@@ -101,7 +101,8 @@ _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
 _REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
 _BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?( unrolled)?$")
 _INSTR = re.compile(
-    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
+    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?"
+    r"(?P<op>[a-z](?:[\w.=]|::)*)(?: (?P<operands>.*))?$"
 )
 _OPERAND = re.compile(
     rf"(?:%(?P<value>{NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?{_INT})"

@@ -49,7 +49,7 @@ _REGISTERS: dict[Operand, int] = {
 }
 
 #: What gives each thread a value of its own, whatever it is given.
-_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK)
+_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK, opcodes.LDMATRIX, opcodes.MMA)
 #: What may be the same in a warp although its operands are not.
 _ALIGNING = frozenset((opcodes.MOV, opcodes.SETP, opcodes.DIV, opcodes.SHR, opcodes.AND))
 #: What is not just as different between threads as its operands.
@@ -61,6 +61,8 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.BAR_WARP: WARP,
     opcodes.SHFL: WARP,
     opcodes.ACTIVEMASK: WARP,
+    opcodes.LDMATRIX: WARP,
+    opcodes.MMA: WARP,
 }
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 

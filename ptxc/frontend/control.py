@@ -20,13 +20,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from emmy.compiler.ir.kernel.ir import Tile, TreeHalve, WarpBroadcast, WarpShuffle
+from emmy.compiler.ir.kernel.ir import (
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
+    MmaSyncPtx,
+    RegFragment,
+    Tile,
+    TreeHalve,
+    WarpBroadcast,
+    WarpShuffle,
+    WgmmaMma,
+)
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
+from ptxc.frontend.fragments.registers import possible_names as fragment_names
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -238,6 +252,9 @@ def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
         k.assign(name, Typed(operand, k.names.typed(name).type))
 
 
+#: Statements that assign to fragments declared before.
+_FRAGMENT_WRITERS = frozenset((LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma))
+
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
@@ -364,6 +381,14 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         names = [name for inner in stmt.nested() for name in assigned(k, inner)]
     elif kind in (Assign, Init, Let, Select):
         declared.add(stmt.name)
+    elif kind is RegFragment:
+        declared.update(fragment_names(k, stmt.name))
+    elif kind is FragmentApply and not stmt.in_place:
+        declared.update(fragment_names(k, stmt.out))
+    elif kind is FragmentRowReduce:
+        declared.update((stmt.top, stmt.bot))
+    elif kind in _FRAGMENT_WRITERS:
+        names = [name for fragment in stmt.defines() for name in fragment_names(k, fragment)]
     for name in names:
         if name not in declared:
             free[name] = None

@@ -15,6 +15,7 @@ from emmy.compiler.ir.kernel.ir import KernelOp
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.dtypes import I64_T, ElementType
 from ptxc.frontend.expressions import Expressions
+from ptxc.frontend.fragments.registers import Fragment
 from ptxc.frontend.linear import INT_MAX, Linear
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.memory import POOL, Memory
@@ -75,6 +76,10 @@ class Lowering:
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, int] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
+        #: What is known of the fragments declared so far.
+        self.fragments: dict[str, Fragment] = {}
+        #: How many members each family of fragments has.
+        self.families: dict[str, int] = {}
 
     # --------------------------------------------------------------------------------------------- statements
 

@@ -21,6 +21,7 @@ from ptxc.frontend.scope import Typed
 from ptxc.frontend.signature import Buffer, Paged, Signature
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
+from ptxc.ir.kernel import Guard
 from ptxc.ir.types import B16, B32, B64, OF_MODIFIER
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
@@ -270,12 +271,12 @@ class Memory:
             )
         return space
 
-    def load(self, name: str, mem: Mem, hint: str) -> Typed:
-        """One element, in the buffer's own type."""
+    def load(self, name: str, mem: Mem, hint: str, guard: Guard | None = None) -> Typed:
+        """One element, in the buffer's own type; 0 where ``guard`` does not hold."""
         type = self.type_of(name)
         b = self.builder
         kind = "b16" if type.nbytes == 2 else type.memory
-        value = b.emit(opcodes.LD, (*self.space(name), kind), OF_MODIFIER[kind], (mem,), hint)
+        value = b.emit(opcodes.LD, (*self.space(name), kind), OF_MODIFIER[kind], (mem,), hint, guard)
         if type is BOOL_T:
             return Typed(b.setp("ne.s32", value, integer(B32, 0), hint), BOOL_T)
         if type.nbytes == 2 and type.is_integer:
@@ -301,12 +302,12 @@ class Memory:
             elements += [Typed(half, F16_T) for half in halves]
         return elements
 
-    def store(self, name: str, mem: Mem, value: Typed) -> None:
-        """Store one element, converted to the buffer's type."""
+    def store(self, name: str, mem: Mem, value: Typed, guard: Guard | None = None) -> None:
+        """Store one element, converted to the buffer's type, where ``guard`` holds."""
         type = self.type_of(name)
         operand = self._stored(convert(self.builder, value, type))
         kind = "b16" if type.nbytes == 2 else type.memory
-        self.builder.effect(opcodes.ST, (self.store_space(name), kind), (mem, operand))
+        self.builder.effect(opcodes.ST, (self.store_space(name), kind), (mem, operand), guard=guard)
 
     def _stored(self, value: Typed) -> Operand:
         """The register that a store of ``value`` takes."""
@@ -329,8 +330,11 @@ class Memory:
         mods = (self.store_space(name), *((f"v{len(words)}",) if len(words) > 1 else ()), kind)
         self.builder.effect(opcodes.ST, mods, (mem, *words))
 
-    def store_atomic(self, name: str, mem: Mem, value: Typed) -> None:
-        """Add ``value`` to one element, atomically. Raises UnsupportedError for types that the hardware cannot add."""
+    def store_atomic(self, name: str, mem: Mem, value: Typed, guard: Guard | None = None) -> None:
+        """Add ``value`` to one element, atomically, where ``guard`` holds.
+
+        Raises UnsupportedError for types that the hardware cannot add.
+        """
         type = self.type_of(name)
         kind = _ATOMIC_ADD.get(type.name)
         if kind is None:
@@ -338,7 +342,7 @@ class Memory:
                 f"there is no atomic addition of {type.name}", hint=f"atomics add {', '.join(_ATOMIC_ADD)}"
             )
         operand = convert(self.builder, value, type).operand
-        self.builder.effect(opcodes.RED, (self.store_space(name), "add", *kind), (mem, operand))
+        self.builder.effect(opcodes.RED, (self.store_space(name), "add", *kind), (mem, operand), guard=guard)
 
 
 #: How atomic additions are spelled; the hardware adds these types only.
