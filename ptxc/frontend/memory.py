@@ -138,14 +138,30 @@ class Memory:
             if not shift_text.isdigit() or not _CHUNK_SHIFT <= int(shift_text) < 32:
                 raise InputError(f"the swizzle {mode!r} shifts by {shift_text!r}")
             shift = int(shift_text)
+        return self._exchanged(flat, shift, mask)
+
+    def _exchanged(self, flat: Linear, shift: int, mask: int) -> Linear:
+        """``flat ^ (((flat >> shift) & mask) << 3)``, so spelled that the parts of offsets in one slab are shared."""
         e = self.expressions
-        # What lies above every bit that the XOR reads or writes just adds.
-        above, low = e.registers.split(flat, 1 << (shift + mask.bit_length()))
-        if not 0 <= low.lo <= low.hi < 1 << (shift + mask.bit_length()):
-            above, low = constant(0), flat
-        row = e.bitwise("&", e.bitwise(">>", low, constant(shift)), constant(mask))
-        moved = e.bitwise("^", low, e.registers.scale(row, 1 << _CHUNK_SHIFT))
-        return e.registers.add(moved, above, 1 << (shift + mask.bit_length()))
+        # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
+        field, chunks = 1 << (shift + mask.bit_length()), 1 << (_CHUNK_SHIFT + mask.bit_length())
+        above, low = self._parts(flat, field)
+        rows, chunk = self._parts(low, chunks) if shift >= _CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
+        source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
+        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
+        delta = e.registers.scale(row, 1 << _CHUNK_SHIFT)
+        lane = e.registers.make(chunk.terms, 0, chunk.wide)
+        if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
+            # The constant sets bits of its own: the lane's part is the same for all constants.
+            moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
+        else:
+            moved = e.bitwise("^", chunk, delta)
+        return e.registers.add(e.registers.add(moved, rows, chunks), above, field)
+
+    def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
+        """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""
+        above, low = self.expressions.registers.split(flat, divisor)
+        return (above, low) if 0 <= low.lo <= low.hi < divisor else (constant(0), flat)
 
     def align(self, name: str, flat: Linear, count: int) -> None:
         """Let ``count`` elements from ``flat`` on be one access. Raises InputError where they cannot be aligned."""
