@@ -146,6 +146,12 @@ class Memory:
         # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
         field, chunks = 1 << (shift + mask.bit_length()), 1 << (_CHUNK_SHIFT + mask.bit_length())
         above, low = self._parts(flat, field)
+        key = (shift, mask, low.constant, *low.terms.items())
+        return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
+
+    def _exchanged_low(self, low: Linear, shift: int, mask: int, chunks: int) -> Linear:
+        """:meth:`_exchanged` of an offset that has nothing above the bits that the XOR reads."""
+        e = self.expressions
         rows, chunk = self._parts(low, chunks) if shift >= _CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
         source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
         row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
@@ -156,7 +162,7 @@ class Memory:
             moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
         else:
             moved = e.bitwise("^", chunk, delta)
-        return e.registers.add(e.registers.add(moved, rows, chunks), above, field)
+        return e.registers.add(moved, rows, chunks)
 
     def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
         """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""
