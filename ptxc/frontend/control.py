@@ -41,6 +41,7 @@ from ptxc.frontend import convert
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
+from ptxc.frontend.fragments.registers import selects_fragments
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -173,7 +174,10 @@ def _iterate(
         return
     trips = _trips(start, end, step)
     factor = unroll_factor(trips, _cost(k, body), hinted)
-    if k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
+    if trips and selects_fragments(k, body, var):
+        # Registers have no address: which of a family of fragments is meant must be known.
+        factor = trips
+    elif k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
     if factor == trips:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.compiler.ir.kernel.ir import RegFragment
 
@@ -74,6 +74,18 @@ def possible_names(k: Lowering, name: str) -> list[str]:
     if bracket and not subscript[:-1].isdigit():
         members = [f"{stem}[{member}]" for member in range(k.families.get(stem, 1))]
     return [register for member in members for register in (member, *(f"{member}[{at}]" for at in counts))]
+
+
+def selects_fragments(k: Lowering, body: Any, var: str) -> bool:
+    """Whether statements in ``body`` choose a member of a family of fragments by ``var``."""
+    if all(count == 1 for count in k.families.values()):
+        return False
+    subscript = f"[{var}]"
+    return any(
+        name.endswith(subscript) or any(selects_fragments(k, inner, var) for inner in stmt.nested())
+        for stmt in body
+        for name in (*stmt.deps(), *stmt.defines(), "")
+    )
 
 
 def fragment(k: Lowering, name: str) -> Fragment:
