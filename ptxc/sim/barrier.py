@@ -116,8 +116,8 @@ class Barriers:
             self._states[name] = state
         self._note(state, operation, active)
         going = []
-        if not operation.waits and m.checks.race is not None:
-            m.checks.race.arrived(m, name, active.index)
+        if not operation.waits and m.checks.order is not None:
+            m.checks.order.arrived(name, active.index)
         if operation.waits:
             state.waiting.append(Waiting(operation, active.index, next_block))
         else:
@@ -177,8 +177,8 @@ class Barriers:
         state.waiting = left
         for operation, executing in instructions.items():
             self._check_aligned(operation, executing, state.arrived)
-        if m.checks.race is not None:
-            m.checks.race.barrier(m, name, state.arrived & here, waiting)
+        if m.checks.order is not None:
+            m.checks.order.barrier(m, name, state.arrived & here, waiting)
         state.arrived &= ~here
         state.expected[ready] = 0
         return going
@@ -201,8 +201,8 @@ class Barriers:
     def _completed(self, name: int, operation: BarrierOperation) -> None:
         """A barrier that every thread reached together completes."""
         m = self._m
-        if m.checks.race is not None:
-            m.checks.race.barrier(m, name, m.live, m.live)
+        if m.checks.order is not None:
+            m.checks.order.barrier(m, name, m.live, m.live)
         self._check_aligned(operation, m.live, m.live)
 
     def _check_aligned(self, operation: BarrierOperation, executing: Mask, arrived: Mask) -> None:

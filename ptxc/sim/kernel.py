@@ -11,6 +11,7 @@ from ptxc.sim.barrier import BarrierOperation, barrier_operation
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, guarded, reader
 from ptxc.sim.cfg import split_blocks
 from ptxc.sim.convert import CONVERT
+from ptxc.sim.global_race import GRID
 from ptxc.sim.integer import INTEGER
 from ptxc.sim.logic import LOGIC
 from ptxc.sim.movement import MOVEMENT, nothing
@@ -19,13 +20,14 @@ from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
 
-_NO_EFFECT = ("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "brkpt", "setmaxnreg")
+_NO_EFFECT = ("membar", "fence", "nanosleep", "pmevent", "brkpt", "setmaxnreg")
 """Ordering that one thread at a time in program order has anyway, and hints."""
 
 ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MOVEMENT,
     **ATOMICS,
     **COPIES,
+    **GRID,
     **WARP_STATE,
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
