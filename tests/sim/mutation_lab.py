@@ -129,6 +129,10 @@ class Subject:
                 return Verdict(mutant, found)
         return Verdict(mutant, frozenset())
 
+    def is_right(self) -> bool:
+        """Whether the original has no finding and computes what it did before."""
+        return not any(run.compare(self._kernel.ptx) for run in self._runs())
+
     def _runs(self) -> Iterator[_Run]:
         """The launches of the original, made as they are needed and kept."""
         extra = DATA.get("kernels", {}).get(self.name, {})
