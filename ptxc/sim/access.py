@@ -247,14 +247,20 @@ def _out_of_bounds(
 
 
 def _nearest(m: Machine, space: str, address: int, extents: list[Extent]) -> str:
-    """The variable before ``address``, which a program most likely meant."""
-    before = [extent for extent in extents if extent.start <= address]
+    """The variable before ``address`` or the one after it, the nearer: a program most likely meant that.
+
+    ``extents`` are in the order of their addresses.
+    """
     if space == "global":
-        region = m.memory.find(address)
-        before = [Extent(region.name, region.start, region.end)] if region else []
+        around = (m.memory.find(address), m.memory.find(m.memory.start_above(address)))
+        extents = [Extent(region.name, region.start, region.end) for region in around if region is not None]
+    before = [extent for extent in extents if extent.start <= address]
+    after = [extent for extent in extents if extent.start > address]
+    if after and (not before or after[0].start - address < address - before[-1].end):
+        return f": {after[0].start - address} bytes before {after[0].name}"
     if not before:
         return ""
-    last = max(before, key=lambda extent: extent.start)
+    last = before[-1]
     return f": {address - last.start} bytes from the start of {last.name}, which has {last.end - last.start}"
 
 

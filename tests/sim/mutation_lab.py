@@ -112,7 +112,7 @@ class Subject:
         found: list[Mutant] = []
         seen: dict[tuple[str, str, str], int] = {}
         for line, kind, original, replacement in _mutations(kernel.ptx.splitlines()):
-            what = kind, statements.get(line, ""), _without_numbers(original)
+            what = kind, statements.get(line, ""), without_numbers(original)
             key = Key(self.name, *what, seen.setdefault(what, 0))
             seen[what] += 1
             found.append(Mutant(key, line, original, replacement))
@@ -212,7 +212,8 @@ def _mutations(lines: list[str]) -> Iterator[tuple[int, str, str, str]]:
             yield number, "loop", original, f"    {match['text']}"
 
 
-def _without_numbers(instruction: str) -> str:
+def without_numbers(instruction: str) -> str:
+    """An instruction, its registers and labels without their numbers."""
     return re.sub(r"(%[a-z]+)\d+", r"\1", re.sub(r"\$\w+", "$", instruction))
 
 
