@@ -94,7 +94,7 @@ class Order:
         #: The number of each thread's era, and in which one it exited.
         self.era = np.zeros(m.threads, np.int32)
         self._last_era = np.full(m.threads, -1, np.int32)
-        self._anyone_left = False
+        self.anyone_left = False
         self._arrivals: dict[int, tuple[Array, Array]] = {}
         #: How many warps a CTA has, and what they know of one another where fewer than all threads meet.
         self.warps = self._slots // 32
@@ -102,13 +102,11 @@ class Order:
         if has_small_meetings(m.program):
             self.clocks = Clocks.of(len(m.geometry.ctas), self.warps)
 
-    def never_ordered(self, slots: Array, eras: Array) -> Mask | None:
+    def never_ordered(self, slots: Array, eras: Array) -> Mask:
         """Which accesses, of ``slots`` in ``eras``, no barrier can order any more, as their threads exited in the era.
 
-        None: none of them. A slot below 0 is no thread.
+        A slot below 0 is no thread.
         """
-        if not self._anyone_left:
-            return None
         gone: Mask = (slots >= 0) & (self._last_era[slots] == eras)
         return gone
 
@@ -144,7 +142,7 @@ class Order:
 
     def exited(self, index: Index) -> None:
         """Threads ``index`` exit: what they did since their last barrier, no later one orders."""
-        self._anyone_left = True
+        self.anyone_left = True
         self._last_era[index] = self.era[index]
 
     def lanes_meet(self, taking_part: Mask, members: Array, *, orders_memory: bool) -> None:

@@ -150,15 +150,15 @@ class Watch:
 
     def _against_writes(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array, *, atomic: bool) -> None:
         """Report accesses that are not ordered behind the last write of their granule."""
-        writer, written = self._write_slot[at], self._write_era[at]
+        written = self._write_era[at]
         suspect = written >= era
-        gone = self.order.never_ordered(np.where(writer >= 0, writer & (_ATOMIC - 1), writer), written)
-        if gone is not None:
-            suspect |= gone
+        if self.order.anyone_left:
+            writer = self._write_slot[at]
+            suspect |= self.order.never_ordered(np.where(writer >= 0, writer & (_ATOMIC - 1), writer), written)
         if not suspect.any():
             return
-        at, slots, writer = at[suspect], slots[suspect], writer[suspect]
-        flying = written[suspect] == _IN_FLIGHT
+        at, slots = at[suspect], slots[suspect]
+        writer, flying = self._write_slot[at], written[suspect] == _IN_FLIGHT
         if flying.any():
             message = "touches what a cp.async writes that was not waited for"
             self._report(m, piece, "in flight", message, at[flying], slots[flying], writer[flying])
@@ -189,9 +189,8 @@ class Watch:
             return
         reader, read = self._read_slot[at], self._read_era[at]
         races = read >= era
-        gone = self.order.never_ordered(reader, read)
-        if gone is not None:
-            races |= gone
+        if self.order.anyone_left:
+            races |= self.order.never_ordered(reader, read)
         races &= reader != slots
         if not races.any():
             return
