@@ -80,7 +80,7 @@ class GlobalRaceCheck:
         self._order = order
         self._has_waited = np.zeros(order.era.size, np.bool_)
         for known in self._known.values():
-            known.watch.order = order
+            known.watch.begin(order)
 
     def grid_waited(self, active: Active) -> None:
         """The ``active`` threads have waited for the grid ahead."""

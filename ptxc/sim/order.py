@@ -18,7 +18,7 @@ import numpy as np
 from ptxc.sim.machine import Machine
 from ptxc.sim.program import Program
 from ptxc.sim.scalar import Array, Index, Mask
-from ptxc.sim.warp import COLLECTIVES
+from ptxc.sim.warp import COLLECTIVES, mask_bits
 
 BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 """A lane as one bit of a mask."""
@@ -42,13 +42,14 @@ class Clocks:
 
     ``time[w]`` is warp ``w``'s own time. A thread is ordered behind what lane ``l`` of its warp wrote before time
     ``lanes[slot, l]`` and read before ``lanes_read[slot, l]``, and behind all that warp ``v`` of its CTA did before
-    ``warps[w, v]``.
+    ``warps[w, v]``. ``partly`` says that some lanes of a warp have met without the others.
     """
 
     time: Array
     lanes: Array
     lanes_read: Array
     warps: Array
+    partly: bool = False
 
     @classmethod
     def of(cls, ctas: int, warps: int) -> Clocks:
@@ -64,14 +65,18 @@ class Clocks:
         known: Array = np.where(warp == other, self.lanes[slots, others & 31], self.warps[warp, in_cta])
         return known
 
-    def lanes_meet(self, slots: Index, members: Array, *, orders_memory: bool) -> None:
-        """``slots`` meet, each with the lanes of its mask in ``members``."""
+    def lanes_meet(self, slots: Index, members: Array, live: Array, *, orders_memory: bool) -> None:
+        """``slots`` meet, each with the lanes of its mask in ``members``; ``live`` are the lanes of each warp."""
         now = self.time[slots >> 5]
         named = (members[:, None] & BITS[None, :]) != 0
+        partly = np.flatnonzero(live[slots >> 5] & ~members)
         for clock in (self.lanes, self.lanes_read) if orders_memory else (self.lanes_read,):
-            rows = clock[slots]
-            clock[slots] = np.where(named, now[:, None] + 1, rows)
+            rows = np.where(named, now[:, None] + 1, clock[slots])
+            if partly.size:
+                rows[partly] = np.maximum(rows[partly], _together(clock, slots[partly], named[partly]))
+            clock[slots] = rows
         self.time[np.unique(slots >> 5)] += 1
+        self.partly |= partly.size > 0
 
     def barrier(self, warps: Index, waiting: Mask, known: Array, now: Array) -> None:
         """``warps`` of one CTA meet, having known ``known`` at their time ``now``; those ``waiting`` learn of all."""
@@ -84,6 +89,13 @@ class Clocks:
             for clock in (self.lanes, self.lanes_read):
                 clock[warp * 32 : warp * 32 + 32] = self.time[warp] + 1
         self.time[warps[waiting]] += 1
+
+
+def _together(clock: Array, slots: Index, named: Mask) -> Array:
+    """What the lanes that are ``named`` know of the lanes of their warp, taken together, for each of ``slots``."""
+    warps = clock.reshape(-1, 32, 32)[slots >> 5]
+    learnt: Array = np.where(named[:, :, None], warps, 0).max(1)
+    return learnt
 
 
 class Order:
@@ -145,8 +157,8 @@ class Order:
         self.anyone_left = True
         self._last_era[index] = self.era[index]
 
-    def lanes_meet(self, taking_part: Mask, members: Array, *, orders_memory: bool) -> None:
+    def lanes_meet(self, m: Machine, taking_part: Mask, members: Array, *, orders_memory: bool) -> None:
         """The threads of ``taking_part`` meet in the groups of lanes that ``members`` names, one mask a slot."""
         if self.clocks is not None:
             slots = np.flatnonzero(taking_part)
-            self.clocks.lanes_meet(slots, members[slots], orders_memory=orders_memory)
+            self.clocks.lanes_meet(slots, members[slots], mask_bits(m.live), orders_memory=orders_memory)

@@ -15,13 +15,13 @@ import numpy as np
 
 from ptxc.sim.access import Piece
 from ptxc.sim.machine import Machine
-from ptxc.sim.order import BITS, Order
+from ptxc.sim.order import Order
 from ptxc.sim.program import Program
-from ptxc.sim.scalar import TYPES, Array, Index, Mask
+from ptxc.sim.scalar import TYPES, Array, Index
+from ptxc.sim.touches import NOBODY, Touches
 
-_NOBODY, _MANY = -1, -2
 _IN_FLIGHT = np.iinfo(np.int32).max
-_ATOMIC = 1 << 30
+_AFTER_WRITE = "races with a write that no barrier orders before it"
 
 
 def granule(program: Program) -> int:
@@ -47,114 +47,85 @@ def granules(piece: Piece, size: int, unit: int) -> tuple[Index, Array]:
 class Watch:
     """The accesses to a piece of memory, of ``count`` granules of ``unit`` bytes.
 
-    For each granule: the era, the thread and the time of the last write, and of the reads since. A thread is its
-    slot, ``_MANY`` for several; ``_ATOMIC`` is added for atomics. ``_IN_FLIGHT`` as a write's era is a ``cp.async``
-    that was not waited for. Times of reads are counted from 1. Nothing is known of a granule until it is forgotten:
-    arrays of zeros take no memory where nobody looks.
+    For each granule: the era, the thread (its slot) and the time of the last plain write, the reads and the atomics.
+    ``_IN_FLIGHT`` as a write's era is a ``cp.async`` that was not waited for. Nothing is known of a granule until it is
+    forgotten: arrays of zeros take no memory where nobody looks.
     """
 
     def __init__(self, order: Order, unit: int, count: int) -> None:
-        self.order = order
+        self._order = order
         self._unit = unit
         self._write_era = np.zeros(count, np.int32)
         self._write_slot = np.zeros(count, np.int32)
-        self._read_era = np.zeros(count, np.int32)
-        self._read_slot = np.zeros(count, np.int32)
         if order.clocks is not None:
             self._write_time = np.zeros(count, np.int32)
-            self._read_time = np.zeros((count, order.warps), np.int32)
-            self._read_lanes = np.zeros((count, order.warps), np.uint32)
-        self._any_read = False
+        self._reads = Touches(order, count, reads=True)
+        self._atomics = Touches(order, count, reads=False)
+
+    def begin(self, order: Order) -> None:
+        """The next batch of CTAs begins; what is known of the last one's must be forgotten when they touch it."""
+        self._order = self._reads.order = self._atomics.order = order
 
     def forget(self, at: Index | slice) -> None:
         """Nobody has touched the granules ``at`` yet."""
         self._write_era[at] = -1
-        self._write_slot[at] = _NOBODY
-        self._read_era[at] = -1
-        self._read_slot[at] = _NOBODY
-        if self.order.clocks is not None and self._any_read:
-            self._read_time[at] = 0
+        self._write_slot[at] = NOBODY
+        self._reads.forget(at)
+        self._atomics.forget(at)
 
     # Accesses: granules ``at`` by the threads ``slots``
 
     def read(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """Plain reads."""
-        era = self.order.era[slots]
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        known = self._read_slot[at]
-        alone = (self._read_era[at] != era) | (known == slots)
-        mine = np.where(alone, slots, _MANY).astype(np.int32)
-        self._read_era[at] = era
-        self._read_slot[at] = mine
-        shared = self._read_slot[at] != mine
-        if shared.any():
-            self._read_slot[at[shared]] = _MANY
-        if self.order.clocks is not None:
-            self._note_read_time(at, slots)
-        self._any_read = True
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
+        self._against_atomics(m, piece, at, slots, era)
+        self._reads.note(at, slots, era)
 
     def write(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """Plain writes."""
-        era = self.order.era[slots]
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        self._against_reads(m, piece, at, slots, era)
+        era = self._before_write(m, piece, at, slots)
         self._note_write(at, slots, era)
         self._within(m, piece, at, slots)
 
     def atomic(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """Atomic reads and writes."""
-        era = self.order.era[slots]
-        self._against_writes(m, piece, at, slots, era, atomic=True)
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
         self._against_reads(m, piece, at, slots, era)
-        mine = slots | _ATOMIC
-        alone = (self._write_era[at] != era) | (self._write_slot[at] == mine)
-        self._note_write(at, np.where(alone, mine, _MANY), era)
-        shared = self._write_slot[at] != mine
-        if shared.any():
-            self._write_slot[at[shared]] = _MANY
+        self._atomics.note(at, slots, era)
 
     def async_issued(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """A ``cp.async`` starts to write."""
-        era = self.order.era[slots]
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        self._against_reads(m, piece, at, slots, era)
+        self._before_write(m, piece, at, slots)
         self._note_write(at, slots, np.full(1, _IN_FLIGHT, np.int32))
         self._within(m, piece, at, slots)
 
     def async_arrived(self, at: Index, slots: Array) -> None:
         """The threads ``slots`` have waited for what they copied."""
-        self._note_write(at, slots, self.order.era[slots])
+        self._note_write(at, slots, self._order.era[slots])
+
+    def _before_write(self, m: Machine, piece: Piece, at: Index, slots: Array) -> Array:
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
+        self._against_atomics(m, piece, at, slots, era)
+        self._against_reads(m, piece, at, slots, era)
+        return era
 
     def _note_write(self, at: Index, slots: Array, era: Array) -> None:
         self._write_era[at] = era
         self._write_slot[at] = slots
-        clocks = self.order.clocks
-        if clocks is not None:
-            self._write_time[at] = clocks.time[(slots & (_ATOMIC - 1)) >> 5 if slots.min() >= 0 else 0]
-
-    def _note_read_time(self, at: Index, slots: Array) -> None:
-        clocks = self.order.clocks
-        assert clocks is not None
-        warp = slots >> 5
-        column = warp % self.order.warps
-        now = clocks.time[warp] + 1
-        earlier = np.where(self._read_time[at, column] == now, self._read_lanes[at, column], np.uint32(0))
-        lanes = earlier | BITS[slots & 31]
-        self._read_lanes[at, column] = lanes
-        self._read_time[at, column] = now
-        lost = self._read_lanes[at, column] != lanes
-        if lost.any():
-            np.bitwise_or.at(self._read_lanes, (at[lost], column[lost]), lanes[lost])
+        if self._order.clocks is not None:
+            self._write_time[at] = self._order.clocks.time[slots >> 5]
 
     # Conflicts
 
-    def _against_writes(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array, *, atomic: bool) -> None:
+    def _against_writes(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report accesses that are not ordered behind the last write of their granule."""
         written = self._write_era[at]
         suspect = written >= era
-        if self.order.anyone_left:
-            writer = self._write_slot[at]
-            suspect |= self.order.never_ordered(np.where(writer >= 0, writer & (_ATOMIC - 1), writer), written)
+        if self._order.anyone_left:
+            suspect |= self._order.never_ordered(self._write_slot[at], written)
         if not suspect.any():
             return
         at, slots = at[suspect], slots[suspect]
@@ -162,57 +133,26 @@ class Watch:
         if flying.any():
             message = "touches what a cp.async writes that was not waited for"
             self._report(m, piece, "in flight", message, at[flying], slots[flying], writer[flying])
-        by_atomic = (writer == _MANY) | (writer >= _ATOMIC)
-        other = np.where(by_atomic & (writer != _MANY), writer - _ATOMIC, writer)
-        races = (other != slots) & ~flying
-        if atomic:
-            races &= ~by_atomic
-        races = self._unordered(races, at, slots, other)
+        races = (writer != slots) & ~flying
+        if self._order.clocks is not None and races.any():
+            which = np.flatnonzero(races)
+            ordered = self._order.clocks.knows(slots[which], writer[which]) > self._write_time[at[which]]
+            races[which[ordered]] = False
         if races.any():
-            message = "races with a write that no barrier orders before it"
-            self._report(m, piece, "after write", message, at[races], slots[races], other[races])
+            self._report(m, piece, "after write", _AFTER_WRITE, at[races], slots[races], writer[races])
 
-    def _unordered(self, races: Mask, at: Index, slots: Array, others: Array) -> Mask:
-        """Those ``races`` that no smaller barrier orders either."""
-        clocks = self.order.clocks
-        if clocks is None or not races.any():
-            return races
-        which = np.flatnonzero(races & (others >= 0))
-        ordered = clocks.knows(slots[which], others[which]) > self._write_time[at[which]]
-        races = races.copy()
-        races[which[ordered]] = False
-        return races
+    def _against_atomics(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
+        """Report plain accesses that are not ordered behind the atomics of their granule."""
+        which, others = self._atomics.unordered(at, slots, era)
+        if which.size:
+            self._report(m, piece, "after write", _AFTER_WRITE, at[which], slots[which], others)
 
     def _against_reads(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report writes that are not ordered behind the reads of their granule."""
-        if not self._any_read:
-            return
-        reader, read = self._read_slot[at], self._read_era[at]
-        races = read >= era
-        if self.order.anyone_left:
-            races |= self.order.never_ordered(reader, read)
-        races &= reader != slots
-        if not races.any():
-            return
-        at, slots, reader = at[races], slots[races], reader[races]
-        if self.order.clocks is not None:
-            unordered = self._reads_unordered(at, slots)
-            at, slots, reader = at[unordered], slots[unordered], reader[unordered]
-        if at.size:
+        which, others = self._reads.unordered(at, slots, era)
+        if which.size:
             message = "overwrites what another thread reads with no barrier between"
-            self._report(m, piece, "after read", message, at, slots, reader)
-
-    def _reads_unordered(self, at: Index, slots: Array) -> Mask:
-        clocks = self.order.clocks
-        assert clocks is not None
-        warp = slots >> 5
-        own = warp % self.order.warps
-        readers = (self._read_lanes[at, own] & ~BITS[slots & 31])[:, None] & BITS[None, :] != 0
-        in_warp = readers & (clocks.lanes_read[slots] < self._read_time[at, own][:, None])
-        behind = self._read_time[at] <= clocks.warps[warp]
-        behind[np.arange(at.size), own] = True
-        unordered: Mask = in_warp.any(1) | ~behind.all(1)
-        return unordered
+            self._report(m, piece, "after read", message, at[which], slots[which], others)
 
     def _within(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """Report threads of one instruction that write the same granule."""
