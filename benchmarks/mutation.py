@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "sim")]
 
-from mutation_lab import KINDS, Key, Subject, Verdict, explained, subjects  # noqa: E402
+from mutation_lab import KINDS, SHOWCASES, Key, Subject, Verdict, explained, subjects  # noqa: E402
 
 from ptxc.cli.progress import progress  # noqa: E402
 
@@ -68,14 +68,19 @@ def report_survivors(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> bo
 def report_kinds(verdicts: Sequence[Verdict]) -> None:
     """The share that is detected, by kind and in all."""
     print("\nkind     mutants  detected  removed")
-    rows: list[tuple[tuple[str, ...], str, str]] = [((kind,), kind, text) for kind, text in KINDS.items()]
-    rows.append((tuple(kind for kind in KINDS if kind != "loop"), "all", "barriers, waits and guards"))
-    rows.append((tuple(KINDS), "all", "the ends of loops too"))
-    for kinds, name, text in rows:
-        own = [verdict for verdict in verdicts if verdict.mutant.key.kind in kinds]
-        if own:
-            share = sum(not verdict.survives for verdict in own) / len(own)
-            print(f"{name:8}{len(own):8}{share:9.1%}   {text}")
+    for kind, text in KINDS.items():
+        _report_share(kind, [verdict for verdict in verdicts if verdict.mutant.key.kind == kind], text)
+    counted = [verdict for verdict in verdicts if verdict.mutant.key.kind != "loop"]
+    shown = [verdict for verdict in counted if verdict.mutant.key.kernel in SHOWCASES]
+    _report_share("all", shown, "barriers, waits and guards of the showcases")
+    _report_share("all", counted, "barriers, waits and guards")
+    _report_share("all", verdicts, "the ends of loops too")
+
+
+def _report_share(name: str, verdicts: Sequence[Verdict], text: str) -> None:
+    if verdicts:
+        share = sum(not verdict.survives for verdict in verdicts) / len(verdicts)
+        print(f"{name:8}{len(verdicts):8}{share:9.1%}   {text}")
 
 
 def main() -> int:

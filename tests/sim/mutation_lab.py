@@ -41,6 +41,9 @@ KINDS = {
     "loop": "the end of a loop: its branch back is always taken",
 }
 
+#: The goldens that show what every pass does.
+SHOWCASES = frozenset(name for name, table in GOLDENS.items() if table.get("dump"))
+
 #: A mutant may execute this many times the instructions of the original before it is said to be endless.
 PATIENCE = 2
 
