@@ -12,6 +12,7 @@ from ptxc.sim.barrier import BarrierOperation, barrier_operation
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, guarded, reader
 from ptxc.sim.cfg import split_blocks
 from ptxc.sim.convert import CONVERT
+from ptxc.sim.global_race import GRID
 from ptxc.sim.integer import INTEGER
 from ptxc.sim.logic import LOGIC
 from ptxc.sim.matrix import MATRIX
@@ -22,13 +23,14 @@ from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
 
-_NO_EFFECT = ("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "brkpt")
+_NO_EFFECT = ("membar", "fence", "nanosleep", "pmevent", "brkpt")
 """Ordering that one thread at a time in program order has anyway, and hints."""
 
 ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MOVEMENT,
     **ATOMICS,
     **COPIES,
+    **GRID,
     **WARP_STATE,
     **MATRIX,
     **MATRIX_MEMORY,

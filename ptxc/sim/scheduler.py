@@ -165,8 +165,8 @@ class Scheduler:
         m.live_count -= leaving.index.size
         if others is None and leaving.full:
             return
-        if m.checks.race is not None:
-            m.checks.race.exited(m, leaving.index)
+        if m.checks.order is not None:
+            m.checks.order.exited(leaving.index)
         for name in {name for name, _ in self._barriers.waiting}:
             self._resume(self._barriers.release(name))
         for key in list(self._lanes):
