@@ -41,7 +41,7 @@ from ptxc.frontend import convert
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
-from ptxc.frontend.fragments.registers import selects_fragments
+from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -216,7 +216,7 @@ def _loop_block(
     index = k.kernel.value(B32, var)
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
-    values = [k.kernel.value(k.names.typed(name).type.bank, name) for name in carried]
+    values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
     header.params = [index, *values]
     header.unrolled = factor > 1
     entry_args = [e.register(start, 32), *before]
@@ -341,7 +341,7 @@ def _branch(
             k.scoped(else_body, else_path)
         b.loc = loc
         b.branch(join, [k.names.typed(name).operand for name in names])
-    join.params = [k.kernel.value(k.names.typed(name).type.bank, name) for name in names]
+    join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
     b.start(join)
     _rebind(k, names, join.params)
 

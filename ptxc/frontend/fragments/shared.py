@@ -29,6 +29,11 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     if stmt.src_buffer not in k.signature.shared:
         raise InputError(f"{stmt.src_buffer!r} is no shared array", hint="ldmatrix reads shared memory only")
     stride = row_stride(k, stmt.src_buffer, stmt.ldm)
+    if not stride.terms and stride.constant % 8:
+        raise InputError(
+            f"rows of {stmt.src_buffer!r} are {stride.constant} elements apart, so ldmatrix is not aligned",
+            hint="it reads rows of 16 bytes: make the stride a multiple of 8",
+        )
     e = k.expressions
     paired = stmt.pair_frag is not None
     key = ("ldmatrix", stmt.role, stmt.b_trans, paired, stride.constant, *stride.terms.items())
@@ -36,7 +41,7 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     flat = e.registers.add(memory.flat_index(stmt.src_buffer, stmt.src_index), own)
     memory.align(stmt.src_buffer, flat, 8)
     address = memory.address(stmt.src_buffer, memory.swizzled(stmt.swizzle, flat))
-    results = tuple(k.kernel.value(B32, stmt.frag) for _ in range(count))
+    results = tuple(k.kernel.value(B32, registers.stem(stmt.frag)) for _ in range(count))
     mods = ("sync", "aligned", "m8n8", f"x{count}", *(("trans",) if trans else ()), "shared", "b16")
     k.builder.multi(opcodes.LDMATRIX, mods, results, (address,))
     if stmt.pair_frag is None:
