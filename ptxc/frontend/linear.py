@@ -63,12 +63,12 @@ class Linear:
     @property
     def lo(self) -> int:
         """The least value that it can have."""
-        return self.range[0]
+        return (self._range or self.range)[0]
 
     @property
     def hi(self) -> int:
         """The greatest value that it can have."""
-        return self.range[1]
+        return (self._range or self.range)[1]
 
     def same(self, other: Linear) -> bool:
         """Whether both always have the same value."""
