@@ -19,6 +19,7 @@ from problems import case
 from rich.progress import track
 
 from ptxc.driver import CompiledKernel, graph_of
+from ptxc.errors import UnsupportedError
 from ptxc.reference.buffers import Problem, integers_of, problem_of
 from ptxc.reference.emmy import cuda_kernels, nvcc_ptx
 from ptxc.reference.execution import Settings, execute, load
@@ -32,30 +33,30 @@ _WORKERS = 2
 
 
 @cache
-def stored() -> dict[str, float | dict[str, float]]:
-    """The errors by schedule; by target too where they differ."""
-    found: dict[str, float | dict[str, float]] = json.loads(FILE.read_text())
+def stored() -> dict[str, float]:
+    """The errors by schedule."""
+    found: dict[str, float] = json.loads(FILE.read_text())
     return found
 
 
-def error_of_nvcc(run: Run) -> float:
-    """The error of nvcc's build of a run. Raises KeyError where it is not stored."""
-    found = stored()[run.schedule]
-    return found[run.target] if isinstance(found, dict) else found
+def nvcc_error(runs: list[Run]) -> float | None:
+    """The error of nvcc's build of a schedule; the least, where Emmy renders it in different ways for the targets.
 
-
-def nvcc_errors(runs: list[Run]) -> dict[str, float]:
-    """The errors of nvcc's builds of a schedule, by target. What Emmy renders alike for two is built for the first."""
+    None where Emmy's lowering does not take a kernel, or nothing says what the run computes.
+    """
     known: dict[tuple[str, ...], float] = {}
-    errors = {}
     for run in runs:
         kernels = run.compile()
         given = case(run, kernels)
         if given is None:
-            continue
+            return None
         arrays, expected = given
         problem = _problem(kernels, arrays)
-        found = [kernel for file in run.files for kernel in cuda_kernels(graph_of(FOLDER / file), run.target, problem)]
+        graphs = [graph_of(FOLDER / file) for file in run.files]
+        try:
+            found = [kernel for graph in graphs for kernel in cuda_kernels(graph, run.target, problem)]
+        except UnsupportedError:
+            return None
         sources = tuple(kernel.source for kernel in found)
         if sources not in known:
             results = problem.arrays()
@@ -66,8 +67,7 @@ def nvcc_errors(runs: list[Run]) -> dict[str, float]:
                 error(results[name], value, written(results[name]) if run.sampled else None)
                 for name, value in expected.items()
             )
-        errors[run.target] = float(f"{known[sources]:.3e}")
-    return errors
+    return float(f"{min(known.values()):.3e}")
 
 
 def _problem(kernels: list[CompiledKernel], arrays: Arrays) -> Problem:
@@ -82,10 +82,10 @@ def main() -> None:
     chosen = [item for item in schedules(runs()) if pattern in item[0]]
     errors = dict(stored()) if pattern and FILE.exists() else {}
     with ProcessPoolExecutor(_WORKERS) as workers:
-        found = workers.map(nvcc_errors, [runs for _, runs in chosen])
-        for (name, _), row in zip(track(chosen, "nvcc"), found, strict=True):
-            if row:
-                errors[name] = row if len(set(row.values())) > 1 else next(iter(row.values()))
+        found = workers.map(nvcc_error, [runs for _, runs in chosen])
+        for (name, _), value in zip(track(chosen, "nvcc"), found, strict=True):
+            if value is not None:
+                errors[name] = value
     FILE.write_text(json.dumps(dict(sorted(errors.items())), indent=0) + "\n")
 
 

@@ -29,14 +29,9 @@ BOUNDS = {
     "x06": 1e-7,
     "x07": 5e-6,
 }
-#: The same of full sizes, where it is another.
-FULL_BOUNDS = {
-    "r02_big_sum": 5e-5,  # sums of a million elements, one after the other
-    "r03_mean": 5e-5,
-    # Scores of 64 terms go into the exponential: nvcc's build of the same kernels errs as much, and so does NumPy in
-    # float32 (2.6e-6).
-    "a01_attention": 4e-6,
-}
+#: The same of full sizes, where it is another. In attention over them nvcc's build of the same kernels errs up to
+#: 4.9e-6, and so does NumPy in float32: scores of many terms go into the exponential.
+FULL_BOUNDS = {"r02_big_sum": 5e-5, "r03_mean": 5e-5, "a": 1e-5}
 
 #: What Emmy's own lowering does not take, so that there is no build of nvcc's.
 WITHOUT_NVCC = "x01_zero_prologue"
@@ -49,7 +44,7 @@ def bound(launches: Run) -> float:
     family = next(bound for prefix, bound in bounds.items() if name.startswith(prefix))
     if launches.problem == WITHOUT_NVCC:
         return family
-    return min(family, 2 * nvcc_errors.error_of_nvcc(launches) + 1e-7)
+    return min(family, 2 * nvcc_errors.stored()[launches.schedule] + 1e-7)
 
 
 def check(found: Iterable[Run]) -> None:
@@ -93,8 +88,7 @@ def test_results(found: list[Run]) -> None:
     check(found)
 
 
-@pytest.mark.skipif(not WHOLE, reason="PTXC_WHOLE_CORPUS=1 takes the full sizes, which take minutes")
-@pytest.mark.parametrize("found", _each(run for run in runs() if run.name in FULL))
+@pytest.mark.parametrize("found", _each(run for run in runs() if WHOLE and run.name in FULL))
 @pytest.mark.timeout(1200)
 def test_full_sizes(found: list[Run]) -> None:
     check(found)
@@ -102,4 +96,4 @@ def test_full_sizes(found: list[Run]) -> None:
 
 def test_every_run_has_a_bound_of_its_family_and_of_nvcc() -> None:
     for launches in executable():
-        assert 0 < bound(launches) <= 5e-6
+        assert 0 < bound(launches) <= (1e-5 if launches.size.startswith("full") else 5e-6)

@@ -409,7 +409,7 @@ def test_entries_and_arguments_that_are_not_there() -> None:
     with pytest.raises(InputError, match="absent"):
         load({"absent": kernel.ptx})
     short = Step("k", Launch((1, 1, 1), (32, 1, 1), 0, 0, steps[0].launch.parameters[:1], (), ()))
-    with pytest.raises(UsageError, match="k: 1 arguments are given, the entry has 2 parameters"):
+    with pytest.raises(UsageError, match="k: 1 argument is given, the entry has 2 parameters"):
         execute(load({"k": kernel.ptx}), [short], made.arrays(), {}, Settings())
 
 
