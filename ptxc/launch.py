@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ptxc.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,21 @@ class Launch:
         return asdict(self)
 
 
-def evaluate(expression: int | str, integers: dict[str, int]) -> int:
+def evaluate(expression: int | str, integers: Mapping[str, int]) -> int:
     """The value of a grid or shape expression, whose division rounds down.
 
-    Raises ValueError for text that is no integer expression, KeyError for an integer that is not given.
+    Raises UsageError for an integer that is not given, and for text that is no integer expression.
     """
     if isinstance(expression, int):
         return expression
     from emmy.compiler.ir.expr import parse
 
-    value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
-    return int(value)
+    try:
+        value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
+        return int(value)
+    except KeyError as error:
+        given = ", ".join(f"{name}={value}" for name, value in integers.items()) or "none"
+        what = f"the extent {expression!r} needs the runtime integer {error.args[0]!r}"
+        raise UsageError(what, hint=f"give it in `integers` ({given} is given)") from error
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        raise UsageError(f"{expression!r} is no expression over {dict(integers)}: {error}") from error

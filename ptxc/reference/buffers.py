@@ -117,9 +117,13 @@ def extents(shape: Sequence[int | str], integers: Mapping[str, int]) -> tuple[in
     Raises UsageError for an expression that cannot be evaluated.
     """
     try:
-        return tuple(evaluate(extent, dict(integers)) for extent in shape)
-    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise UsageError(f"the extents {list(shape)} cannot be computed from {dict(integers)}: {error}") from error
+        found = tuple(evaluate(extent, integers) for extent in shape)
+    except UsageError as error:
+        what = f"the extents {list(shape)} cannot be computed from {dict(integers)}: {error.what}"
+        raise UsageError(what) from error
+    if min(found, default=0) < 0:
+        raise UsageError(f"the extents {list(shape)} are {list(found)} for {dict(integers)}", hint="choose other sizes")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- arrays

@@ -122,10 +122,17 @@ def is_memory(parameter: Parameter, value: Argument) -> bool:
     if parameter.size != 8 or not parameter.type.is_integer:
         what = f"an array is given for {_described(parameter)}, which is no pointer"
         raise UsageError(what, hint="give the number")
-    if value.dtype.hasobject or not value.dtype.isnative:
-        what = f"the array for {parameter.name} holds elements of type {value.dtype}, which no GPU has"
-        raise UsageError(what, hint="convert it: array.astype(numpy.float32)")
+    check_array(value, parameter.name)
     return True
+
+
+def check_array(array: Any, name: str) -> None:
+    """Raise UsageError for what cannot be memory: no array, or one whose elements are no numbers of a GPU's."""
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"memory for {name} is a NumPy array, not {_shown(array)}")
+    if array.dtype.kind not in "biufcV" or array.dtype.hasobject or not array.dtype.isnative:
+        what = f"the array for {name} holds elements of type {array.dtype}, which no GPU has"
+        raise UsageError(what, hint="convert it: array.astype(numpy.float32)")
 
 
 def encoded(parameter: Parameter, value: Argument) -> bytes:

@@ -81,12 +81,13 @@ class CpuDevice:
             raise UsageError(what, hint="give kernel.ptx, or Path(file).read_text()")
         return Module(self._memory, parse(ptx))
 
-    def address(self, array: Array) -> int:
+    def address(self, array: Array, name: str = "an array") -> int:
         """The device address of ``array``, which stays its memory from now on: for tables of pointers.
 
-        Raises UsageError if the array is not contiguous.
+        Findings call it by ``name``. Raises UsageError for what is no contiguous array of numbers.
         """
-        return self._memory.bind(array, "an array").start
+        arguments.check_array(array, name)
+        return self._memory.bind(array, name).start
 
 
 class Module:
