@@ -10,6 +10,23 @@ from ptxc.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
+class Paging:
+    """How a paged buffer lies in memory: equal pages along one axis, each with its elements row by row.
+
+    Element ``i`` along ``axis`` is on page ``(start + i) / extent``, where ``start`` is the position that the i64
+    buffer of that name holds, 0 where there is none.
+    """
+
+    axis: int
+    #: How far a page reaches along the axis, in elements.
+    extent: int
+    #: The shape of a page.
+    shape: tuple[int | str, ...]
+    start: str | None
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchParameter:
     """One parameter of the entry, in order.
 
@@ -26,6 +43,15 @@ class LaunchParameter:
     shape: tuple[int | str, ...] = ()
     #: A constant's element: a number, or an expression over the runtime integers.
     value: float | str | None = None
+    #: The buffer that a table of addresses stands for, whose type and shape these are.
+    buffer: str = ""
+    #: Of ``pages`` alone.
+    paging: Paging | None = None
+
+    @property
+    def stands_for(self) -> str:
+        """The name of the graph's buffer."""
+        return self.buffer or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +83,12 @@ class Launch:
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON takes it; ``docs/launch.md`` explains each key."""
-        return asdict(self)
+        description = asdict(self)
+        for parameter in description["parameters"]:
+            for key in ("buffer", "paging"):
+                if not parameter[key]:
+                    del parameter[key]
+        return description
 
 
 def evaluate(expression: int | str, integers: Mapping[str, int]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ptxc.errors import UsageError
-from ptxc.launch import LaunchParameter
 from ptxc.reference.buffers import Array, extents
+from ptxc.reference.placement import Placement
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
 from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module
@@ -119,23 +119,25 @@ def _launch(
     progress: Progress | None,
 ) -> LaunchResult:
     entry, description = launch.step.entry, launch.step.launch
+    module = modules[entry]
     try:
-        return modules[entry].launch(
-            entry,
-            launch.grid,
-            description.block,
-            [_argument(parameter, arrays, launch.integers) for parameter in description.parameters],
-            shared=description.dynamic_shared,
-            ctas=launch.places,
-            sanitize=settings.sanitize,
-            max_steps=settings.max_steps,
-            profile=settings.profile,
-            progress=progress,
-        )
+        with Placement(module.device, arrays, launch.integers) as placement:
+            result = module.launch(
+                entry,
+                launch.grid,
+                description.block,
+                [placement.argument(parameter) for parameter in description.parameters],
+                shared=description.dynamic_shared,
+                ctas=launch.places,
+                sanitize=settings.sanitize,
+                max_steps=settings.max_steps,
+                profile=settings.profile,
+                progress=progress,
+            )
+            beside = placement.collect()
     except UsageError as error:
         error.at(kernel=entry)
         raise
-
-
-def _argument(parameter: LaunchParameter, arrays: Mapping[str, Array], integers: Mapping[str, int]) -> Array | int:
-    return integers[parameter.name] if parameter.role == "runtime" else arrays[parameter.name]
+    if "memory" in settings.sanitize:
+        result.findings += beside
+    return result

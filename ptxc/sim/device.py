@@ -79,7 +79,7 @@ class CpuDevice:
         if not isinstance(ptx, str):
             what = f"PTX text is a str, not of type {type(ptx).__name__}"
             raise UsageError(what, hint="give kernel.ptx, or Path(file).read_text()")
-        return Module(self._memory, parse(ptx))
+        return Module(self, self._memory, parse(ptx))
 
     def address(self, array: Array, name: str = "an array") -> int:
         """The device address of ``array``, which stays its memory from now on: for tables of pointers.
@@ -89,11 +89,16 @@ class CpuDevice:
         arguments.check_array(array, name)
         return self._memory.bind(array, name).start
 
+    def release(self, array: Array) -> None:
+        """Unmap ``array``, whose address was asked for; nothing else gets that address."""
+        self._memory.release(array)
+
 
 class Module:
     """A loaded PTX text; its initialised variables live as long as it does."""
 
-    def __init__(self, memory: GlobalMemory, tree: ast.Module) -> None:
+    def __init__(self, device: CpuDevice, memory: GlobalMemory, tree: ast.Module) -> None:
+        self.device = device
         self._memory = memory
         self._tree = tree
         self._symbols: dict[str, Symbol] = {}

@@ -91,6 +91,12 @@ class GlobalMemory:
         self._next = -(-(region.end + GAP) // _ALIGNMENT) * _ALIGNMENT
         return region
 
+    def release(self, array: Array) -> None:
+        """Unmap the region that is ``array``'s memory, if there is one."""
+        region = self._by_array.get(id(array))
+        if region is not None and region.keep is array:
+            self.remove(region)
+
     def remove(self, region: Region) -> None:
         """Unmap ``region``; its addresses stay unused."""
         at = self._regions.index(region)

@@ -214,8 +214,8 @@ def test_kernels_that_need_one_another() -> None:
 
 
 def test_parameters_that_cannot_be_passed_yet() -> None:
-    with pytest.raises(UnsupportedError, match="k: parameter 'x__pages' is of the kind 'pages', which is not run yet"):
-        in_order([step("k", buffer("x__pages", "pages"))])
+    with pytest.raises(UnsupportedError, match="k: parameter 'm' is of the kind 'tensor_map', which is not run yet"):
+        in_order([step("k", buffer("m", "tensor_map"))])
     description = {"name": "k", "grid": [1], "block": [1], "parameters": [{"name": "m", "role": "tensor_map"}]}
     with pytest.raises(UnsupportedError, match="'tensor_map'"):
         read_steps(json.dumps(description))
