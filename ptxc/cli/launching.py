@@ -119,7 +119,7 @@ def _tolerance(text: str) -> float:
 
 def _assignment(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if not name.isidentifier() or not (value.isascii() and value.isdigit() and int(value)):
+    if not name.isidentifier() or not (value.isascii() and value.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; give NAME=N, such as seq_len=50")
     return name, int(value)
 
@@ -307,10 +307,14 @@ def execute(
     try:
         modules = execution.load(program.texts)
         with _percent(what) as report:
-            return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
+            launched = execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
     except CompileError as error:
         error.at(file=program.name)
         raise
+    for launch in launched:
+        if not launch.ctas:
+            say(f"ptxc: note: the grid of {launch.step.entry} has no CTAs, so that nothing is launched")
+    return launched
 
 
 @contextmanager

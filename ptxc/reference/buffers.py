@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 #: What a runtime integer is where nothing says what it is.
 DEFAULT_SIZE = 128
+
+#: The greatest value of an integer parameter.
+_MOST = 2**31 - 1
 
 #: Of a random input with more elements than this, only the first and the last million are random, the rest zero.
 DENSE = 1 << 26
@@ -88,7 +92,11 @@ def integers_of(
         if name not in wanted:
             known = f"it has {', '.join(wanted)}" if wanted else "all its sizes are fixed"
             raise UsageError(f"the kernel has no runtime integer {name!r}", hint=known)
-    return {name: _integer(name, rows, chosen, given, default) for name, rows in wanted.items()}
+    found = {name: _integer(name, rows, chosen, given, default) for name, rows in wanted.items()}
+    for name, size in found.items():
+        if size.value > _MOST:
+            raise UsageError(f"{name} is {size.value}", hint=f"a kernel takes sizes up to {_MOST}")
+    return found
 
 
 def _integer(
@@ -170,7 +178,8 @@ class Problem:
             elif name in self.begin:
                 arrays[name] = self.begin[name].copy()
             else:
-                arrays[name] = _unwritten(buffer)
+                with _room_for(buffer):
+                    arrays[name] = _unwritten(buffer)
         return arrays
 
     def is_written(self, name: str, array: Array) -> NDArray[np.bool_]:
@@ -208,7 +217,8 @@ def problem_of(
             begin[name] = _constant(buffer, constants[name], integers)
         else:
             # Some page or other: a position on the first one alone would not show that pages are taken for one another.
-            begin[name] = _random(buffer, seed, most=3 * starts[name] if name in starts else 3)
+            with _room_for(buffer):
+                begin[name] = _random(buffer, seed, most=3 * starts[name] if name in starts else 3)
     placed = {p.name: p for p in parameters if p.buffer}
     return Problem(dict(integers), buffers, begin, origins, placed)
 
@@ -231,6 +241,16 @@ def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, B
             what = f"the buffer {name!r} is {described(known)} for one kernel and {described(buffer)} for another"
             raise UsageError(what, hint="kernels that share a buffer declare it alike")
     return {p.stands_for: found[p.stands_for] for p in parameters if p.stands_for in found}
+
+
+@contextmanager
+def _room_for(buffer: Buffer) -> Iterator[None]:
+    """Raise UsageError where there is no memory for a buffer."""
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # ValueError where there could not be so much
+        what = f"there is no memory for {buffer.name!r}, which is {described(buffer)}"
+        raise UsageError(what, hint="choose smaller sizes") from error
 
 
 def described(buffer: Buffer) -> str:

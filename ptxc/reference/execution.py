@@ -11,7 +11,7 @@ from ptxc.reference.buffers import Array, extents
 from ptxc.reference.placement import Placement
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
-from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module
+from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module, Statistics
 from ptxc.sim.geometry import Dim3
 
 #: Called with the CTAs done and to do, over all launches.
@@ -77,6 +77,8 @@ def execute(
 ) -> list[Launched]:
     """Launch ``steps`` in order on ``arrays``, which are written in place, until one does not complete.
 
+    A grid without CTAs is none that could be launched, by CUDA either: what is to be zero is filled, no more.
+
     ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry.
     """
     plan = [launch for step in steps for launch in _launches(step, integers, settings.sample)]
@@ -118,6 +120,8 @@ def _launch(
     settings: Settings,
     progress: Progress | None,
 ) -> LaunchResult:
+    if not launch.ctas:
+        return LaunchResult([], Statistics(), completed=True)
     entry, description = launch.step.entry, launch.step.launch
     module = modules[entry]
     try:
