@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ptxc.errors import UsageError
@@ -11,11 +11,8 @@ from ptxc.reference.buffers import Array, extents
 from ptxc.reference.placement import Placement
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
-from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module, Statistics
+from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module, Progress, Statistics
 from ptxc.sim.geometry import Dim3
-
-#: Called with the CTAs done and to do, over all launches.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,8 @@ def execute(
 
     A grid without CTAs is none that could be launched, by CUDA either: what is to be zero is filled, no more.
 
-    ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry.
+    ``modules`` hold the entries by name; ``progress`` counts the CTAs of all launches. Raises UsageError for a launch
+    that does not fit its entry.
     """
     plan = [launch for step in steps for launch in _launches(step, integers, settings.sample)]
     total, before = sum(launch.ctas for launch in plan), 0
@@ -88,7 +86,7 @@ def execute(
         for name in launch.step.launch.zero:
             arrays[name][...] = 0
 
-        def report(finished: int, _: int, start: int = before) -> None:
+        def report(finished: float, _: int, start: int = before) -> None:
             assert progress is not None
             progress(start + finished, total)
 

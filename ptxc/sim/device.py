@@ -33,6 +33,9 @@ from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 
+#: Called with the CTAs done and to do; those that run count in part, as far as the batch before them tells.
+Progress = Callable[[float, int], None]
+
 BATCH_THREADS = 1 << 14
 """How many threads run together: enough to make NumPy's overhead small, few enough to stay in the cache."""
 
@@ -169,7 +172,7 @@ class Module:
         sanitize: Iterable[str] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
         profile: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> LaunchResult:
         """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each, or a number).
 
@@ -177,7 +180,7 @@ class Module:
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
         pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
-        profile. ``progress`` is called with the CTAs done and to do.
+        profile. ``progress`` is called with the CTAs done and to do, now and then while a batch of them runs too.
 
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
@@ -220,7 +223,7 @@ class _Launch:
         places: list[Dim3],
         checks: frozenset[str],
         max_steps: int,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
     ) -> LaunchResult:
         regions, parameters = self._bind(args)
         if "race" in checks:
@@ -230,14 +233,26 @@ class _Launch:
         try:
             with np.errstate(all="ignore"):
                 for start in range(0, len(places), size):
-                    self._run_batch(places[start : start + size], parameters, checks, max_steps)
+                    batch = places[start : start + size]
+                    tick = self._ticker(start, len(batch), len(places), progress) if progress is not None else None
+                    self._run_batch(batch, parameters, checks, max_steps, tick)
                     if progress is not None:
-                        progress(min(start + size, len(places)), len(places))
+                        progress(start + len(batch), len(places))
         except Stop:
             completed = False
         finally:
             self._forget(regions)
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
+
+    def _ticker(self, start: int, ctas: int, total: int, progress: Progress) -> Callable[[int], None]:
+        """Reports how far a batch is: a batch takes as many instructions as those before it, so the first says 0."""
+        batches, issued_before = self._statistics.batches, self._statistics.issued
+        expected = issued_before / batches if batches else math.inf
+
+        def tick(issued: int) -> None:
+            progress(start + ctas * min(issued / expected, 1.0), total)
+
+        return tick
 
     def _bind(self, args: Sequence[Argument]) -> tuple[list[Region], Region]:
         """The regions that exist for this launch only, and the parameter bank."""
@@ -284,7 +299,14 @@ class _Launch:
     def _shared_stride(self) -> int:
         return -(-(self._program.dynamic_shared + self._shared) // 1024) * 1024
 
-    def _run_batch(self, ctas: list[Dim3], parameters: Region, checks: frozenset[str], max_steps: int) -> None:
+    def _run_batch(
+        self,
+        ctas: list[Dim3],
+        parameters: Region,
+        checks: frozenset[str],
+        max_steps: int,
+        tick: Callable[[int], None] | None,
+    ) -> None:
         where = geometry(ctas, self._block, self._grid)
         base = self._program.dynamic_shared
         extents = [*self._program.shared, Extent("dynamic shared memory", base, base + self._shared)]
@@ -308,7 +330,7 @@ class _Launch:
             m.checks.init = InitCheck(m.shared.data.size, m.threads)
         if "race" in checks:
             m.checks.race = SharedRaceCheck(m)
-        scheduler = Scheduler(self._kernel, m, max_steps)
+        scheduler = Scheduler(self._kernel, m, max_steps, tick)
         try:
             scheduler.run()
         finally:

@@ -420,23 +420,3 @@ def test_as_a_process(racy: Path, tmp_path: Path) -> None:
     done = process("run", racy, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, b"")
     assert process("run", "-", cwd=tmp_path, stdin=VECTOR_ADD.read_bytes()).returncode == 0
-
-
-def test_a_bar_shows_how_far_a_long_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import contextmanager
-
-    from ptxc.cli import launching
-
-    steps: list[str] = []
-
-    @contextmanager
-    def bar(total: int, what: str) -> Any:
-        assert total == 100
-        yield lambda: steps.append(what)
-
-    monkeypatch.setattr(launching, "progress", bar)
-    assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
-    assert steps == []
-    monkeypatch.setattr(launching, "_PATIENCE", 0.0)
-    assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
-    assert steps == ["running"] * 100
