@@ -65,3 +65,11 @@ def test_corpus(found: list[Run]) -> None:
         done.add(code(kernels))
         files = [FOLDER / file for file in launches.files]
         check(kernels, files, dict(reference(launches)[0]), target=launches.target)
+
+
+def test_more_ctas_than_its_own_are_seen_in_a_kernel_that_checks_nothing() -> None:
+    """What the other tests find nothing of would be found."""
+    kernel = compiled("row_sum_tree")
+    begin = inputs([kernel], {})
+    assert not run([kernel], dict(begin))
+    assert any("outside of every global variable" in finding for finding in run([kernel], dict(begin), more=1))

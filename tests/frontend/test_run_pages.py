@@ -88,6 +88,21 @@ def test_indirect_inputs_are_right(said: Said, tmp_path: Path) -> None:
     assert (status, out.splitlines()[-1]) == (0, "right")
 
 
+@pytest.mark.needs("nvcc")
+def test_a_start_that_the_kernel_does_not_list(said: Said, tmp_path: Path) -> None:
+    """Then it is a parameter behind the outputs."""
+    graph = paged_graph(False, 0, True, False)
+    node = graph.nodes["y"]
+    node.inputs = [name for name in node.inputs if name != "at"]
+    launch = compiled(graph).launch
+    assert launch is not None
+    (start,) = (parameter for parameter in launch.parameters if parameter.role == "start")
+    assert (start.name, start.type, start.dtype, start.shape) == ("at", "u64", "i64", (1,))
+    status, out = said("verify", saved(graph, tmp_path / "k.json"))
+    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert out.count("ptxc, nvcc") == 1
+
+
 def test_the_launch_description_says_how_pages_lie() -> None:
     launch = compiled(paged_graph(False, 1, False, False)).launch
     assert launch is not None
