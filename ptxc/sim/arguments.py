@@ -32,7 +32,7 @@ _HINT_EVALUATE = "compute it with ptxc.launch.evaluate(extent, sizes)"
 
 def extents(value: int | Sequence[int], what: str) -> Dim3:
     """A ``grid`` or ``block``: up to three extents, or a number, which is that many along x."""
-    numbers = [value] if _is_integer(value) else value
+    numbers = [value] if _is_integer(value) else value.reshape(-1) if isinstance(value, np.ndarray) else value
     hint = f"give {what}=(x, y, z), or a number, which is along x"
     if isinstance(numbers, str) or not isinstance(numbers, Sequence | np.ndarray) or not 0 < len(numbers) <= 3:
         raise UsageError(f"the {what} {_shown(value)} is not one to three extents", hint=hint)
@@ -53,7 +53,7 @@ def extents(value: int | Sequence[int], what: str) -> Dim3:
 
 def coordinates(ctas: Iterable[int | Sequence[int]], grid: Dim3) -> list[Dim3]:
     """The places of CTAs in the grid; a number is a place along x."""
-    if not isinstance(ctas, Iterable) or isinstance(ctas, str):
+    if not _is_series(ctas):
         raise UsageError(f"ctas is {_shown(ctas)}", hint="give the coordinates of each: ctas=[(0, 0, 0), (5, 0, 0)]")
     found = []
     for cta in ctas:
@@ -70,7 +70,7 @@ def coordinates(ctas: Iterable[int | Sequence[int]], grid: Dim3) -> list[Dim3]:
 def checks(names: Iterable[str]) -> frozenset[str]:
     """The checks of ``sanitize``."""
     known = f"there are {', '.join(sorted(CHECKS))}"
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if not _is_series(names):
         raise UsageError(f"sanitize is {_shown(names)}, where names of checks are needed", hint=f"as a list; {known}")
     chosen = list(names)
     for name in chosen:
@@ -181,6 +181,12 @@ def _described(parameter: Parameter) -> str:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_series(value: Any) -> bool:
+    """Whether a value has items that mean something."""
+    whole = isinstance(value, str | bytes) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    return isinstance(value, Iterable) and not whole
 
 
 def _count(items: Sequence[Any], what: str) -> str:

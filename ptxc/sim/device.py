@@ -185,6 +185,9 @@ class Module:
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
         """
+        if not isinstance(name, str):
+            hint = f"entries are {', '.join(self.entries)}"
+            raise UsageError(f"an entry's name is a str, not of type {type(name).__name__}", hint=hint)
         kernel, limit = self._kernel(name), arguments.natural(max_steps, "max_steps", 1)
         extents = arguments.extents(grid, "grid"), arguments.extents(block, "block")
         run = _Launch(self._memory, kernel, *extents, arguments.shared_bytes(shared))

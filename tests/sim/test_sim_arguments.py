@@ -138,6 +138,7 @@ def test_floats() -> None:
         ({"max_steps": 0}, "max_steps is 0; give an integer, at least 1"),
         ({"sanitize": "memory"}, "sanitize is 'memory', where names of checks are needed; as a list; there are init"),
         ({"sanitize": 5}, "sanitize is 5, where names of checks are needed"),
+        ({"sanitize": np.array(5)}, "sanitize is an array of 1 int64, where names of checks are needed"),
         ({"sanitize": ["memry"]}, "unknown check 'memry'; there are init, memory, race, sync"),
         ({"sanitize": [None, 3]}, "unknown check None"),
         ({"ctas": 3}, "ctas is 3; give the coordinates of each: ctas=[(0, 0, 0), (5, 0, 0)]"),
@@ -157,6 +158,10 @@ def test_what_is_no_text_and_no_memory() -> None:
         cpu.load(STORE.encode())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"^memory for an array is a NumPy array, not \[0, 1, 2, 3, \.\.\.\]$"):
         cpu.address(LONG)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^an entry's name is a str, not of type list; entries are k$"):
+        cpu.load(STORE).launch(["k"], 1, 1, [])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^there is no device of type ndarray; the CPU device is 'cpu'$"):
+        device(np.zeros(3))  # type: ignore[arg-type]
 
 
 def test_a_read_only_array_is_a_read_only_buffer() -> None:
