@@ -104,12 +104,12 @@ class Pages:
         count = -(-(start + array.shape[paging.axis]) // paging.extent)
         along = shape[paging.axis]
         whole = (*array.shape[: paging.axis], count * along, *array.shape[paging.axis + 1 :])
-        cache = np.empty(whole, array.dtype)
+        bits = np.dtype(f"u{array.dtype.itemsize}")
+        self._marker = bits.type(_BESIDE & int(np.iinfo(bits).max))
+        cache = np.full(whole, self._marker, bits).view(array.dtype)
         self._window = (*[slice(None)] * paging.axis, slice(start, start + array.shape[paging.axis]))
         self._beside: NDArray[np.bool_] = np.ones(whole, np.bool_)
         self._beside[self._window] = False
-        bits = cache.view(f"u{array.dtype.itemsize}")
-        bits[...] = _BESIDE & (1 << 8 * array.dtype.itemsize) - 1
         cache[self._window] = array
         parts = np.split(cache, count, paging.axis) if count else []
         self.arrays = [np.ascontiguousarray(part) for part in parts]
@@ -122,9 +122,7 @@ class Pages:
             return 0
         cache = np.concatenate(self.arrays, self._axis)
         self._array[...] = cache[self._window]
-        bits = cache.view(f"u{cache.dtype.itemsize}")
-        changed = bits[self._beside] != _BESIDE & (1 << 8 * cache.dtype.itemsize) - 1
-        return int(np.count_nonzero(changed))
+        return int(np.count_nonzero(cache.view(self._marker.dtype)[self._beside] != self._marker))
 
 
 #: The bits of what lies beside a buffer on its pages: a NaN of every float.

@@ -5,6 +5,7 @@ By default a sample of the corpus; ``PTXC_WHOLE_CORPUS=1`` takes all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,17 @@ def test_goldens(name: str) -> None:
         check([kernel], [ROOT / "golden" / name / "kernel.ir.json"], begin, **options)
 
 
-@pytest.mark.parametrize("found", [pytest.param(found, id=name) for name, found in schedules(sample(executable()))])
+def chosen() -> Iterator[Any]:
+    """Every schedule, or one of each kind of each problem."""
+    known = set()
+    for name, found in schedules(sample(executable())):
+        kind = found[0].problem, found[0].variant
+        if WHOLE or kind not in known:
+            known.add(kind)
+            yield pytest.param(found, id=name)
+
+
+@pytest.mark.parametrize("found", list(chosen()))
 def test_corpus(found: list[Run]) -> None:
     done = set()
     for launches in found:
