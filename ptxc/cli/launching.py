@@ -307,14 +307,17 @@ def execute(
     try:
         modules = execution.load(program.texts)
         with _bar(what) as report:
-            launched = execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
+            return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
     except CompileError as error:
         error.at(file=program.name)
         raise
+
+
+def note_empty(launched: list[Launched]) -> None:
+    """Say which kernels were not launched."""
     for launch in launched:
         if not launch.ctas:
             say(f"ptxc: note: the grid of {launch.step.entry} has no CTAs, so that nothing is launched")
-    return launched
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from ptxc.sim.findings import Finding
 #: How many candidates an indirect input has, which of them each slot selects, and the slot that is asked for.
 _CANDIDATES, _SELECTED, _SLOT = 4, (3, 1, 2), 1
 
+#: How many pages may lie before a buffer: each is an allocation of its own.
+_MOST_PAGES = 4096
+
 
 class Placement:
     """The arguments of one launch. What it binds on the device is released at the end."""
@@ -81,8 +84,9 @@ class Placement:
         if paging.start is None:
             return 0
         start = int(self._arrays[paging.start].reshape(-1)[0])
-        if not 0 <= start < 1 << 31:
-            raise UsageError(f"the start {paging.start!r} is {start}", hint="give a position from 0 on")
+        most = _MOST_PAGES * paging.extent
+        if not 0 <= start < most:
+            raise UsageError(f"the start {paging.start!r} is {start}", hint=f"give a position from 0 to {most - 1}")
         return start
 
     def _candidates(self, parameter: LaunchParameter) -> Array:

@@ -113,7 +113,7 @@ def test_runtime_sizes(tmp_path: Path) -> None:
     assert "n is 50 (as chosen) and 70 (dimension 0 of x)" in message
 
 
-@pytest.mark.parametrize("command", [["run"], ["verify", "--no-nvcc"]])
+@pytest.mark.parametrize("command", [["run"], ["verify"]])
 def test_a_grid_without_ctas_is_not_launched(command: list[str]) -> None:
     result = ptxc(*command, ANY_SIZE, "--set", "n=0")
     assert result.status == 0

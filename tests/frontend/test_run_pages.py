@@ -195,9 +195,10 @@ def test_launch_descriptions_that_do_not_fit(old: str, new: str, message: str) -
     assert message in str(caught.value)
 
 
-def test_a_start_below_zero(said: Said, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [-1, 5 * 4096, 10**12])
+def test_starts_that_are_no_position(start: int, said: Said, tmp_path: Path) -> None:
     path = saved(paged_graph(False, 0, True, False), tmp_path / "k.json")
-    np.savez(tmp_path / "in.npz", at=np.array([-1]))
+    np.savez(tmp_path / "in.npz", at=np.array([start]))
     status, out = said("run", path, "--inputs", tmp_path / "in.npz")
     assert status == 2
-    assert "k: the start 'at' is -1; give a position from 0 on" in out
+    assert f"k: the start 'at' is {start}; give a position from 0 to 20479" in out
