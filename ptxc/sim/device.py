@@ -281,6 +281,8 @@ class _Launch:
         region = self._memory.bind(value, parameter.name)
         if self._memory.count > before:
             fresh.append(region)
+        elif region not in fresh:
+            region.name = parameter.name  # its address was asked for under some other name
         return region.start
 
     def _forget(self, regions: list[Region]) -> None:

@@ -68,12 +68,11 @@ class GlobalMemory:
     def bind(self, array: Array, name: str) -> Region:
         """The region that is ``array``'s memory, the same one each time it is asked for.
 
-        It is called by the last ``name``, and writable if the array is now. Raises UsageError if ``array`` is not
-        contiguous.
+        It is writable if the array is now. Raises UsageError if ``array`` is not contiguous.
         """
         known = self._by_array.get(id(array))
         if known is not None and known.keep is array:
-            known.name, known.writable = name, array.flags.writeable
+            known.writable = array.flags.writeable
             return known
         if not array.flags.c_contiguous:
             hint = "pass numpy.ascontiguousarray of it, which is a copy: what is written is there"

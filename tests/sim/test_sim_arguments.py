@@ -197,6 +197,13 @@ def test_an_access_outside_names_the_buffer_before_it(before: bool) -> None:
     assert finding.message.endswith("outside of every global variable: 128 bytes from the start of y, which has 128")
 
 
+def test_an_array_that_is_given_twice_has_the_first_name() -> None:
+    module = device("cpu").load(kernel("add.u64 %d9, %d1, 128; st.global.u32 [%d9], 1;"))
+    x = np.zeros(32, np.uint32)
+    (finding,) = module.launch("k", 1, 1, [x, x], sanitize=["memory"]).findings
+    assert finding.message.endswith("128 bytes from the start of x, which has 128")
+
+
 def test_expressions() -> None:
     assert evaluate("(m + 3) / 4", {"m": 6}) == 2
     for expression, integers, message in (
