@@ -4,8 +4,8 @@
 
 For each of the 15 benchmark problems (one full-size kernel each, from ../shared/bench15):
 
-- ptxc: CPU time from a KernelOp in memory to PTX text, all passes, in this process. The best of several rounds: other
-  work on the machine only ever adds. Per kernel and per PTX line.
+- ptxc: CPU time from a KernelOp in memory to PTX text, all passes, in this process, of compilations in a row. The best
+  of several rounds: other work on the machine only ever adds. Per kernel and per PTX line.
 - nvcc: CPU time (user and system) of ``nvcc --ptx`` on Emmy's own CUDA text of the kernel, children included, the best
   of three.
 
@@ -62,14 +62,18 @@ class Figure(NamedTuple):
         return self.nvcc_ms / self.ptxc_ms
 
 
-def best_ms(work: Callable[[], object], rounds: int) -> float:
-    """The least CPU milliseconds that one of ``rounds`` runs of ``work`` took, this process and its children."""
+def best_ms(work: Callable[[], object], rounds: int, repeat: int = 1) -> float:
+    """The least CPU milliseconds of ``work`` in one of ``rounds``, this process and its children.
+
+    A round is ``repeat`` runs, one after the other as an autotuner's are, with the garbage collections that they cause.
+    """
     best = float("inf")
     for _ in range(rounds):
         gc.collect()
         before = _cpu()
-        work()
-        best = min(best, _cpu() - before)
+        for _ in range(repeat):
+            work()
+        best = min(best, (_cpu() - before) / repeat)
     return best * 1e3
 
 
@@ -102,7 +106,7 @@ def measure(problem: str, path: Path, target: str, with_nvcc: bool) -> Figure:
     (node,) = kernel_nodes(graph)
     options = Options(target=target)
     lines = compile_kernel(node, graph, options).stats.lines
-    ptxc_ms = best_ms(lambda: compile_kernel(node, graph, options), 20)
+    ptxc_ms = best_ms(lambda: compile_kernel(node, graph, options), 8, 10)
     nvcc_ms = nvcc(graph, target) if with_nvcc else 0.0
     return Figure(problem, node.op.name, lines, ptxc_ms, nvcc_ms)
 

@@ -25,11 +25,17 @@ class Builder:
     # ------------------------------------------------------------------------------------------ instructions
 
     def emit(
-        self, op: Opcode, mods: tuple[str, ...], type: Type, operands: tuple[Operand, ...], hint: str = "t"
+        self,
+        op: Opcode,
+        mods: tuple[str, ...],
+        type: Type,
+        operands: tuple[Operand, ...],
+        hint: str = "t",
+        guard: Guard | None = None,
     ) -> Value:
         """Append an instruction with one result of bank ``type``, named after ``hint``; return the result."""
         result = Value(type, self.kernel.fresh(hint))
-        self.block.instrs.append(Instr(op, mods, (result,), operands, loc=self.loc))
+        self.block.instrs.append(Instr(op, mods, (result,), operands, guard=guard, loc=self.loc))
         return result
 
     def effect(

@@ -103,6 +103,10 @@ def _modifier_faults(op: Opcode, mods: tuple[str, ...]) -> Iterator[str]:
             yield f"{op} has no modifier {mod}"
         elif name.endswith("=") and not _NUMBER(mod[len(name) :]):
             yield f"the modifier {name} of {op} takes a number"
+    if op.forms:
+        if mods not in op.forms:
+            yield f"there is no {'.'.join((op.name, *mods))}"
+        return
     count = 2 if "D" in op.results else int(not op.modifiers.isdisjoint(types.OF_MODIFIER))
     rest = names[: max(0, len(names) - count)]
     if len(names) - len(rest) < count or not types.OF_MODIFIER.keys() >= set(names[len(rest) :]):

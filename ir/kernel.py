@@ -65,7 +65,7 @@ class Instr:
 class Block:
     """A basic block: parameters, then instructions of which the last (and only the last) ends it."""
 
-    __slots__ = ("collective", "instrs", "name", "params")
+    __slots__ = ("collective", "instrs", "name", "params", "unrolled")
 
     def __init__(self, name: str, params: list[Value] | None = None) -> None:
         #: Unique within its kernel.
@@ -75,6 +75,8 @@ class Block:
         #: The widest group of threads that an instruction here needs together: "", "warp" or "cta".
         #: Written by the pass that finds collectives.
         self.collective = ""
+        #: Whether this begins a loop that has been unrolled as far as it pays: the assembler shall not go on.
+        self.unrolled = False
 
     @property
     def terminator(self) -> Instr:
@@ -83,7 +85,7 @@ class Block:
 
     def successors(self) -> tuple[Block, ...]:
         """The blocks that control can reach next, in the terminator's order."""
-        return tuple(edge.block for edge in self.instrs[-1].targets)
+        return tuple([edge.block for edge in self.instrs[-1].targets])
 
     def __repr__(self) -> str:
         return self.name
@@ -117,7 +119,8 @@ class Kernel:
         #: Threads of a CTA: the launch may not use more (``.maxntid``).
         self.threads = threads
         #: How many CTAs should fit a multiprocessor beside each other (``.minnctapersm``), 0 where it is left open.
-        #: The assembler spares registers for more than the dynamic pool lets fit, whose size it does not know.
+        #: The assembler spares registers for more than the dynamic pool lets fit, whose size it does not know; and it
+        #: may spill to fill a multiprocessor with threads.
         self.ctas = 0
         self.params: list[Param] = []
         self.shared: list[Shared] = []

@@ -1,15 +1,16 @@
-"""Liveness: where in a kernel a value may still be read.
+"""Liveness: where in a kernel a register may still be read.
 
 Values are numbered, sets of them are Python integers used as bit sets: unions over thousands of values are single
-operations. Positions number the instructions in layout order; a block's parameters are defined just before its first.
+operations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.values import Mem, Value
+from ptxc.ir.values import Mem, Operand, Value
 
 
 def uses(instr: Instr) -> list[Value]:
@@ -25,35 +26,40 @@ def uses(instr: Instr) -> list[Value]:
     return found
 
 
-class Liveness(NamedTuple):
-    """Live values at the borders of blocks, as bit sets over :attr:`numbers`.
+def reads(instr: Instr) -> Sequence[Operand]:
+    """Operands among which are all values that an instruction reads; cheaper than :func:`uses` where that will do."""
+    if instr.op.addresses or instr.guard is not None or instr.targets:
+        return uses(instr)
+    return instr.operands
 
-    Only values that some block reads without defining them have a number: no other is live at a border.
+
+class Liveness(NamedTuple):
+    """The registers that are live where blocks end, as bit sets over :attr:`numbers`.
+
+    Only registers that some block reads before it writes them have a number: no other is live at a border.
     """
 
     numbers: dict[Value, int]
-    live_in: dict[Block, int]
     live_out: dict[Block, int]
-    #: What each instruction of a block reads (:func:`uses`), in order.
-    reads: dict[Block, list[list[Value]]]
 
 
 def liveness(kernel: Kernel) -> Liveness:
-    """Which values are live where blocks begin and end.
-
-    What an edge passes is read by the branch; a block's parameters are not live where it begins. A value is live out
-    of a block only if a later block reads it itself.
-    """
+    """Which registers are live where blocks end, of a kernel that has left SSA form."""
     numbers: dict[Value, int] = {}
     exposed: dict[Block, int] = {}
-    defined: dict[Block, set[Value]] = {}
-    reads = {block: [uses(instr) for instr in block.instrs] for block in kernel.blocks}
-    scan = _scan_ssa if kernel.ssa else _scan_registers
+    written: dict[Block, set[Operand]] = {}
     for block in kernel.blocks:
-        read, defined[block] = scan(block, reads[block])
-        exposed[block] = sum(1 << numbers.setdefault(value, len(numbers)) for value in read)
+        live: set[Operand] = set()
+        written[block] = set()
+        for instr in reversed(block.instrs):
+            # A guarded instruction may leave its result as it was.
+            if instr.guard is None:
+                live.difference_update(instr.results)
+                written[block].update(instr.results)
+            live.update(reads(instr))
+        exposed[block] = sum([1 << numbers.setdefault(value, len(numbers)) for value in live if type(value) is Value])
     kept = {
-        block: ~sum(1 << numbers[value] for value in values if value in numbers) for block, values in defined.items()
+        block: ~sum([1 << numbers[value] for value in values if value in numbers]) for block, values in written.items()
     }
     live_in = dict(exposed)
     live_out = dict.fromkeys(kernel.blocks, 0)
@@ -70,23 +76,4 @@ def liveness(kernel: Kernel) -> Liveness:
                 if into != live_in[block]:
                     live_in[block] = into
                     changed = True
-    return Liveness(numbers, live_in, live_out, reads)
-
-
-def _scan_ssa(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
-    """The values that a block reads and does not define (in SSA form, before it defines them), and those it defines."""
-    defined = set(block.params).union(*[instr.results for instr in block.instrs])
-    return set().union(*reads) - defined, defined
-
-
-def _scan_registers(block: Block, reads: list[list[Value]]) -> tuple[set[Value], set[Value]]:
-    """The registers that a block reads before it writes them, and those that it writes."""
-    exposed: set[Value] = set()
-    written: set[Value] = set()
-    for instr, values in zip(block.instrs, reads, strict=True):
-        if not written.issuperset(values):
-            exposed.update([value for value in values if value not in written])
-        # A guarded instruction may leave its result as it was.
-        if instr.guard is None:
-            written.update(instr.results)
-    return exposed, written
+    return Liveness(numbers, live_out)

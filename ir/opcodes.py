@@ -14,6 +14,7 @@ I     an integer constant that the instruction encodes
 L     like T, repeated once for each element of a vector (``v2``, ``v4``)
 ?     after a letter: may be left out, from the right
 *     after a letter: any number of them (the operations that a pass expands)
+G     a group of b32 registers, one, two or four by the modifier ``x1``, ``x2`` or ``x4``
 ====  ========================================================================================================
 
 An instruction's effect says what may be done with it:
@@ -31,10 +32,12 @@ Notes" of the instruction's section), 0 where every version since 6.0 does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 from ptxc.ir import types
+from ptxc.ir.fragments import BLOCK_SCALED, MMA_FORMS, Groups, mma_groups
 from ptxc.ir.types import B32, PRED, Type
 from ptxc.target import Requirement
 
@@ -50,6 +53,8 @@ class Opcode:
         "commutative",
         "doc",
         "effect",
+        "forms",
+        "groups",
         "modifiers",
         "name",
         "needs",
@@ -67,6 +72,8 @@ class Opcode:
         needs: Requirement,
         by_modifier: dict[str, Requirement],
         commutative: bool,
+        groups: Callable[[tuple[str, ...]], Groups] | None,
+        forms: tuple[tuple[str, ...], ...],
     ) -> None:
         results, _, operands = signature.partition("=")
         self.name = name
@@ -81,6 +88,11 @@ class Opcode:
         self.needs = needs
         self.by_modifier = by_modifier
         self.commutative = commutative
+        #: What gives the groups of registers that a tensor core's instruction has for operands; these take no
+        #: constants. None for all other instructions.
+        self.groups = groups
+        #: All modifiers that such an instruction can have together.
+        self.forms = forms
 
     def __repr__(self) -> str:
         return self.name
@@ -90,6 +102,12 @@ OPCODES: dict[str, Opcode] = {}
 
 #: Types of which PTX has no constants: an instruction of one takes registers.
 REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
+
+
+def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:
+    """Whether operands of the instruction may be constants."""
+    return op.groups is None and not (mods and mods[-1] in REGISTERS_ONLY)
+
 
 _INT = "s16 u16 s32 u32 s64 u64"
 _BITS = "b16 b32 b64"
@@ -111,8 +129,10 @@ def _row(
     needs: Requirement = _ALWAYS,
     by: dict[str, Requirement] | None = None,
     commutative: bool = False,
+    groups: Callable[[tuple[str, ...]], Groups] | None = None,
+    forms: tuple[tuple[str, ...], ...] = (),
 ) -> Opcode:
-    row = Opcode(name, signature, effect, modifiers, doc, needs, by or {}, commutative)
+    row = Opcode(name, signature, effect, modifiers, doc, needs, by or {}, commutative, groups, forms)
     OPCODES[name] = row
     return row
 
@@ -232,6 +252,27 @@ GRID_WAIT = _row(
     needs=Requirement(90, (7, 8)),
 )  # fmt: skip
 
+# Tensor cores
+LDMATRIX = _row(
+    "ldmatrix", "G = M", SYNC, "sync aligned m8n8 x1 x2 x4 trans shared b16",
+    "matrices of 8 x 8 halves from shared memory, a row of one from each lane's address, spread over the warp",
+    needs=Requirement(75, (6, 5)),
+)  # fmt: skip
+MMA = _row(
+    "mma", "=", SYNC,
+    " ".join({mod: None for form in MMA_FORMS for mod in form}),
+    "a * b + c of matrices that the warp holds", needs=Requirement(75, (6, 5)),
+    by={
+        "m8n8k4": Requirement(70, (6, 4)), "m16n8k16": Requirement(80, (7, 0)), "m16n8k32": Requirement(89, (8, 4)),
+        "bf16": _SM80, BLOCK_SCALED[0]: Requirement(0, (8, 7), ("sm_120a",)),
+    },
+    groups=mma_groups, forms=MMA_FORMS,
+)  # fmt: skip
+PACK_CVT = _row(
+    "cvt.pack2", "D = S S", PURE, "rn f16x2 bf16x2 f32",
+    "two f32 rounded to a pair of halves, a in the high one (PTX: cvt)", needs=_SM80,
+)  # fmt: skip
+
 # Control
 BRA = _row(
     "bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second"
@@ -271,6 +312,8 @@ def signature(op: Opcode, mods: tuple[str, ...]) -> Signature | None:
     """
     if any(letter.endswith("*") for letter in (*op.results, *op.operands)):
         return None
+    if op.groups is not None:
+        return _grouped_signature(*op.groups(mods))
     results, operands = _spread(op.results, mods), _spread(op.operands, mods)
     return Signature(
         tuple(bank(letter[0], mods) for letter in results),
@@ -281,10 +324,20 @@ def signature(op: Opcode, mods: tuple[str, ...]) -> Signature | None:
     )
 
 
+def _grouped_signature(results: tuple[tuple[int, Type], ...], operands: tuple[tuple[int, Type], ...]) -> Signature:
+    """The signature of an instruction whose operands are groups of registers."""
+    given = tuple(bank for count, bank in results for _ in range(count))
+    taken = tuple(bank if count else None for count, bank in operands for _ in range(max(count, 1)))
+    letters = tuple("I" if count == 0 else "V" for count, _ in operands for _ in range(max(count, 1)))
+    return Signature(given, taken, len(given), len(taken), letters)
+
+
 def _spread(letters: tuple[str, ...], mods: tuple[str, ...]) -> list[str]:
     """The letters with those of vectors repeated."""
     elements = {"v2": 2, "v4": 4}.get(("", "", *mods)[-2], 1)
-    return [letter for letter in letters for _ in range(elements if letter == "L" else 1)]
+    matrices = next((int(mod[1]) for mod in mods if mod in ("x1", "x2", "x4")), 1)
+    times = {"L": elements, "G": matrices}
+    return [letter for letter in letters for _ in range(times.get(letter, 1))]
 
 
 def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
@@ -298,7 +351,7 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
         case "U":
             type = types.OF_MODIFIER[last]
             return {types.B16: B32, B32: types.B64}[type] if "wide" in mods else type
-        case "R":
+        case "R" | "G":
             return B32
         case "B":
             return types.B16
@@ -307,6 +360,7 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
     return None  # M, I
 
 
+@cache
 def requirements(op: Opcode, mods: tuple[str, ...]) -> Requirement:
     """The first target and PTX version that have the instruction in this form."""
     sm, ptx, only = op.needs

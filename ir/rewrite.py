@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxc.ir.kernel import Edge, Guard, Instr, Kernel
-from ptxc.ir.opcodes import REGISTERS_ONLY
+from ptxc.ir.opcodes import takes_constants
 from ptxc.ir.values import Const, Mem, Operand, Value
 
 
@@ -45,14 +45,14 @@ class Substitution:
             instr.op.addresses and any(type(operand) is Mem and operand.base in map_ for operand in operands)
         ):
             resolved = [self.resolve(operand) for operand in operands]
-            if instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+            if not takes_constants(instr.op, instr.mods):
                 resolved = [o if isinstance(new, Const) else new for o, new in zip(operands, resolved, strict=True)]
             instr.operands = tuple(resolved)
         if instr.guard is not None and instr.guard.predicate in map_:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):
                 instr.guard = Guard(predicate, instr.guard.negated)
-        if instr.targets:
+        if instr.targets and any([edge.args for edge in instr.targets]):
             instr.targets = tuple(
                 [
                     Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block)

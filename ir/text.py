@@ -42,7 +42,8 @@ def format_block(block: Block) -> list[str]:
     """The block's lines: its heading, then its instructions under the statements that they come from."""
     params = ", ".join(f"%{value.name}:{value.type.name}" for value in block.params)
     heading = f"{block.name}({params})" if params else block.name
-    lines = [f"{heading}:" + (f" collective {block.collective}" if block.collective else "")]
+    marks = (f" collective {block.collective}" if block.collective else "") + (" unrolled" if block.unrolled else "")
+    lines = [f"{heading}:{marks}"]
     loc = ""
     for instr in block.instrs:
         text = " ".join(str(instr.loc).split())
@@ -98,9 +99,10 @@ _HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})(?: ctas
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
 _REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
-_BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?$")
+_BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?( unrolled)?$")
 _INSTR = re.compile(
-    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?(?P<op>[a-z][\w.=]*)(?: (?P<operands>.*))?$"
+    rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?"
+    r"(?P<op>[a-z](?:[\w.=]|::)*)(?: (?P<operands>.*))?$"
 )
 _OPERAND = re.compile(
     rf"(?:%(?P<value>{NAME})|0f(?P<f32>[0-9A-F]{{8}})|0d(?P<f64>[0-9A-F]{{16}})|(?P<int>-?{_INT})"
@@ -171,6 +173,7 @@ class _Parser:
             raise self.error(f"block {name} stands twice")
         block = self.blocks[name] = Block(name)
         block.collective = match[3] or ""
+        block.unrolled = bool(match[4])
         block.params = [self.define(text) for text in match[2].split(", ")] if match[2] else []
         return block
 

@@ -7,6 +7,7 @@ so that an instruction's operands can be a dictionary key as they are.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from ptxc.ir.types import F32, F64, PRED, Type
@@ -58,6 +59,7 @@ class Mem(NamedTuple):
 Operand = Value | Const | Sym | Mem
 
 
+@lru_cache(4096)
 def integer(type: Type, value: int) -> Const:
     """The integer constant ``value`` wrapped into ``type`` (an integer bank or a predicate)."""
     half = 1 << (type.bits - 1)

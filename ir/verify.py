@@ -58,16 +58,7 @@ from ptxc.ir import cfg, types
 from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
-from ptxc.ir.opcodes import (
-    BRA,
-    END,
-    MOV,
-    READ,
-    REGISTERS_ONLY,
-    SYNC,
-    TILE_GUARD,
-    WRITE,
-)
+from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -300,7 +291,7 @@ class _Verifier:
         """Look at an operand that is no register of the bank that the instruction takes."""
         if isinstance(operand, Const) and operand.type is (B32 if slot.letter == "I" else slot.bank):
             self.constant(operand)
-            if slot.letter != "I" and instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+            if slot.letter != "I" and not takes_constants(instr.op, instr.mods):
                 self.report(13, f"a constant where {'.'.join((instr.op.name, *instr.mods))} takes a register")
         elif isinstance(operand, Mem) and slot.letter == "M":
             self.address(instr, operand, slot.space)

@@ -49,7 +49,7 @@ _REGISTERS: dict[Operand, int] = {
 }
 
 #: What gives each thread a value of its own, whatever it is given.
-_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK)
+_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK, opcodes.LDMATRIX, opcodes.MMA)
 #: What may be the same in a warp although its operands are not.
 _ALIGNING = frozenset((opcodes.MOV, opcodes.SETP, opcodes.DIV, opcodes.SHR, opcodes.AND))
 #: What is not just as different between threads as its operands.
@@ -61,13 +61,15 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.BAR_WARP: WARP,
     opcodes.SHFL: WARP,
     opcodes.ACTIVEMASK: WARP,
+    opcodes.LDMATRIX: WARP,
+    opcodes.MMA: WARP,
 }
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
 
 def run(kernel: Kernel) -> None:
     """Mark collectives, or raise DivergenceError."""
-    ops = {instr.op for instr in kernel.instrs()}
+    ops = {instr.op for block in kernel.blocks for instr in block.instrs}
     if not ops.isdisjoint(_NEEDS):
         _Collectives(kernel).run()
     elif opcodes.TILE_GUARD in ops:
@@ -102,6 +104,8 @@ class _Collectives:
         self.again = 0
         #: In which group threads are inside or outside the tile together, from its guard on.
         self.tile = CTA
+        #: What conditions depend on: nothing else's level matters.
+        self.deciding = self.find_deciding()
 
     def run(self) -> None:
         # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
@@ -116,11 +120,42 @@ class _Collectives:
 
     # --------------------------------------------------------------------------------------------------- levels
 
+    def find_deciding(self) -> dict[Block, list[Instr]]:
+        """The instructions of each block that a branch's condition, or the tile's guard, depends on."""
+        definitions: dict[Operand, Instr] = {}
+        passed: dict[Operand, list[Operand]] = {}
+        pending: list[Operand] = []
+        deciding: set[Instr] = set()
+        for block in self.order:
+            for instr in block.instrs:
+                for value in instr.results:
+                    definitions[value] = instr
+                if instr.op is opcodes.TILE_GUARD:
+                    deciding.add(instr)
+                    pending += instr.operands
+            terminator = block.instrs[-1]
+            pending += terminator.operands
+            for edge in terminator.targets:
+                for param, arg in zip(edge.block.params, edge.args, strict=True):
+                    passed.setdefault(param, []).append(arg)
+        while pending:
+            operand = pending.pop()
+            instr_or_none = definitions.get(operand.base if type(operand) is Mem else operand)
+            if instr_or_none is None:
+                # A parameter, once; anything else has nothing passed for it.
+                pending += passed.pop(operand, ())
+            elif instr_or_none not in deciding:
+                deciding.add(instr_or_none)
+                pending += instr_or_none.operands
+                if instr_or_none.guard is not None:
+                    pending.append(instr_or_none.guard.predicate)
+        return {block: [instr for instr in block.instrs if instr in deciding] for block in self.order}
+
     def walk(self, index: int, block: Block) -> None:
         """Raise what the block defines and passes on to the level of what it depends on."""
         levels = self.levels
         get = levels.get
-        for instr in block.instrs:
+        for instr in self.deciding[block]:
             if instr.op in _SPECIAL or instr.guard is not None:
                 level = self.special(instr)
             else:
@@ -240,7 +275,7 @@ class _Collectives:
         if block in region:
             # Threads leave this loop at different times: whatever it computed differs after it.
             for inner in region:
-                for instr in inner.instrs:
+                for instr in self.deciding[inner]:
                     for value in instr.results:
                         self.rise(value, level, inner, len(self.order))
 

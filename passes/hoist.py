@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from ptxc.ir import cfg
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import uses
-from ptxc.ir.values import Value
+from ptxc.ir.values import Operand
 
 
 def run(kernel: Kernel) -> None:
@@ -35,7 +34,7 @@ def run(kernel: Kernel) -> None:
 
 
 def _hoist(loop: cfg.Loop, entry: Block) -> None:
-    inside: set[Value] = set()
+    inside: set[Operand] = set()
     for block in loop.blocks:
         inside.update(block.params)
         for instr in block.instrs:
@@ -45,7 +44,7 @@ def _hoist(loop: cfg.Loop, entry: Block) -> None:
     for block in loop.blocks:
         kept = []
         for instr in block.instrs:
-            if instr.op.effect == "PURE" and instr.guard is None and not any(use in inside for use in uses(instr)):
+            if instr.op.effect == "PURE" and instr.guard is None and inside.isdisjoint(instr.operands):
                 hoisted.append(instr)
                 inside.difference_update(instr.results)
             else:

@@ -22,11 +22,11 @@ What an edge passes is a parallel copy into the target's parameters. Terms:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TypeGuard
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
-from ptxc.ir.liveness import Liveness, liveness
+from ptxc.ir.liveness import reads
 from ptxc.ir.types import PRED
 from ptxc.ir.values import Const, Mem, Operand, Value
 
@@ -42,14 +42,6 @@ def run(kernel: Kernel) -> None:
         if any(instr.guard is not None for instr in block.instrs):
             block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
     kernel.ssa = False
-
-
-def _set_bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def _with_default(instr: Instr) -> list[Instr]:
@@ -71,9 +63,10 @@ class _Leaver:
         self.ranges: dict[Value, Ranges] = {}
         #: Where each block begins.
         self.first: dict[Block, int] = {}
+        self.before = cfg.predecessors(kernel)
 
     def run(self) -> None:
-        self.find_ranges(liveness(self.kernel))
+        self.find_ranges()
         for block in self.kernel.blocks:
             for edge in block.terminator.targets:
                 for value, arg in zip(edge.block.params, edge.args, strict=True):
@@ -84,39 +77,60 @@ class _Leaver:
 
     # ------------------------------------------------------------------------------------------------ coalescing
 
-    def find_ranges(self, live: Liveness) -> None:
+    def find_ranges(self) -> None:
         """The ranges of the values that parameters and what is passed for them are."""
-        wanted: set[Value] = set()
+        wanted: set[Operand] = set()
         for block in self.kernel.blocks:
             wanted.update(block.params)
-            for edge in block.terminator.targets:
+            for edge in block.instrs[-1].targets:
                 wanted.update(arg for arg in edge.args if isinstance(arg, Value))
-        self.ranges = {value: {} for value in wanted}
-        values = list(live.numbers)
-        mask = sum(1 << number for value, number in live.numbers.items() if value in wanted)
+        self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
+        exposed: list[tuple[Value, Block]] = []
+        end: dict[Block, int] = {}
         position = 0
         for block in self.kernel.blocks:
-            into, out = live.live_in[block] & mask, live.live_out[block] & mask
-            first = self.first[block] = position
-            start: dict[Value, int] = dict.fromkeys(block.params, first)
-            end: dict[Value, int] = {}
-            for instr, reads in zip(block.instrs, live.reads[block], strict=True):
+            self.first[block] = position
+            for param in block.params:
+                self.ranges[param][block] = (position, position)
+            for instr in block.instrs:
                 position += 2
-                for value in reads:
-                    end[value] = position
-                # Where a guard is false, zeros are written before the instruction reads its operands.
-                defined = position if instr.guard is None else position - 1
-                for value in instr.results:
-                    start[value] = defined
+                read = reads(instr)
+                if not wanted.isdisjoint(read):
+                    exposed += [(value, block) for value in read if self.reach(value, block, position)]
+                if not wanted.isdisjoint(instr.results):
+                    # Where a guard is false, zeros are written before the instruction reads its operands.
+                    defined = position if instr.guard is None else position - 1
+                    for result in instr.results:
+                        # A result that nobody reads still needs its register where it is written.
+                        if result in wanted:
+                            self.ranges[result][block] = (defined, defined)
             position += 2
-            touched = dict.fromkeys(value for value in (*start, *end) if value in wanted)
-            touched.update(dict.fromkeys(values[number] for number in _set_bits(into | out)))
-            for value in touched:
-                bit = 1 << live.numbers[value] if value in live.numbers else 0
-                begin = first if into & bit else start.get(value, first)
-                # A result that nobody reads still needs its register where it is written.
-                stop = position if out & bit else end.get(value, begin)
-                self.ranges[value][block] = (begin, stop)
+            end[block] = position
+        for value, block in exposed:
+            self.extend(value, block, end)
+
+    def reach(self, value: Operand, block: Block, position: int) -> TypeGuard[Value]:
+        """Let the range of ``value`` reach ``position``; whether that is its first in a block where it is not
+        defined."""
+        ranges = self.ranges.get(value) if type(value) is Value else None
+        if ranges is None:
+            return False
+        known = ranges.get(block)
+        ranges[block] = (self.first[block] if known is None else known[0], position)
+        return known is None
+
+    def extend(self, value: Value, block: Block, end: dict[Block, int]) -> None:
+        """Let the range of ``value``, which is live where ``block`` begins, reach back to its definition."""
+        ranges = self.ranges[value]
+        pending = [block]
+        while pending:
+            for before in self.before[pending.pop()]:
+                known = ranges.get(before)
+                if known is None:
+                    ranges[before] = (self.first[before], end[before])
+                    pending.append(before)
+                elif known[1] < end[before]:
+                    ranges[before] = (known[0], end[before])
 
     def coalesce(self, a: Value, b: Value) -> None:
         """Join the classes of two values if no members interfere."""
@@ -149,16 +163,16 @@ class _Leaver:
 
     def rename(self) -> None:
         """Let every value of a class be its leader."""
-        leader = self.leader
-        if not leader:
+        joined = self.leader.keys()
+        if not joined:
             return
         find = self.find
         for block in self.kernel.blocks:
             block.params = [find(value) for value in block.params]
             for instr in block.instrs:
-                if not leader.keys().isdisjoint(instr.results):
+                if not joined.isdisjoint(instr.results):
                     instr.results = tuple([find(value) for value in instr.results])
-                if instr.op.addresses or not leader.keys().isdisjoint(instr.operands):
+                if instr.op.addresses or not joined.isdisjoint(instr.operands):
                     instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
                 if instr.guard is not None:
                     instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)
@@ -170,14 +184,13 @@ class _Leaver:
     def renamed(self, operand: Operand) -> Operand:
         if isinstance(operand, Value):
             return self.find(operand)
-        if isinstance(operand, Mem) and isinstance(operand.base, Value):
+        if isinstance(operand, Mem) and operand.base in self.leader:
             return Mem(self.find(operand.base), operand.offset)
         return operand
 
     # ---------------------------------------------------------------------------------------------------- copies
 
     def place_copies(self) -> None:
-        before = cfg.predecessors(self.kernel)
         split: dict[Block, list[Block]] = {}
         for block in self.kernel.blocks:
             terminator = block.terminator
@@ -189,7 +202,7 @@ class _Leaver:
             for (target, _), copies in zip(edges, pending, strict=True):
                 late = [pair for pair in copies if pair not in early]
                 instrs = self.sequence(late, terminator.loc)
-                if late and len(before[target]) == 1:
+                if late and len(self.before[target]) == 1:
                     target.instrs[:0] = instrs
                 elif late:
                     between = Block(self.kernel.fresh(f"{block.name}.copy"))

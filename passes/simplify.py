@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
+from ptxc.ir.opcodes import Opcode, takes_constants
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -56,7 +56,7 @@ class _Simplifier:
         """The values that address memory, guard an instruction, or are operands of one that takes no constants."""
         found: set[Value] = set()
         for instr in self.kernel.instrs():
-            if instr.mods and instr.mods[-1] in REGISTERS_ONLY:
+            if not takes_constants(instr.op, instr.mods):
                 found.update(operand for operand in instr.operands if type(operand) is Value)
             if instr.op.addresses:
                 for operand in instr.operands:

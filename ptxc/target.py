@@ -109,6 +109,16 @@ class Target:
         by_warps = self.max_warps_per_sm // -(-threads // 32)
         return max(1, min(by_shared, by_registers, by_warps, self.max_blocks_per_sm))
 
+    def full_registers(self, threads: int) -> int:
+        """The registers that each thread has where CTAs of so many threads fill a multiprocessor."""
+        warps = -(-threads // 32)
+        resident = min(self.max_warps_per_sm // warps, self.max_blocks_per_sm) * warps
+        return self.registers_per_sm // (resident * self.register_unit) * (self.register_unit // 32)
+
+    def ctas_with_registers(self, threads: int, registers: int) -> int:
+        """How many CTAs of so many threads fit a multiprocessor if each thread has ``registers``; at least one."""
+        return max(1, self.registers_per_sm // (-(-threads // 32) * 32 * registers))
+
     def has(self, requirement: Requirement) -> bool:
         """Whether the target, in a recent enough PTX version, has what ``requirement`` asks for."""
         if requirement.only:
@@ -189,9 +199,9 @@ def parse_target(text: str) -> Target:
 
 def lowest_version(target: Target, requirements: Iterable[Requirement]) -> PtxVersion:
     """The lowest PTX version that knows ``target`` and has all that ``requirements`` ask for."""
-    version = target.ptx
+    newest: tuple[int, int] = target.ptx
     for requirement in requirements:
         if not target.has(requirement):
             raise TargetError(f"the target {target} lacks an instruction that needs {requirement}")
-        version = max(version, PtxVersion(*requirement.ptx))
-    return version
+        newest = max(newest, requirement.ptx)
+    return PtxVersion(*newest)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import islice
 
 from ptxc.errors import InputError, TargetError
 from ptxc.ir import opcodes
+from ptxc.ir.fragments import mma_groups
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode, requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
@@ -97,19 +99,23 @@ class _Entry:
         for block, lines in chunks:
             if block in self.targeted:
                 body.append(f"{self.labels[block]}:")
+                if block.unrolled:
+                    body.append('    .pragma "nounroll";')
             body += lines
         return body
 
     # --------------------------------------------------------------------------------------------- instructions
 
     def instr(self, instr: Instr) -> str:
-        results = [self.texts.get(value) or self.operand(value) for value in instr.results]
-        operands = [self.texts.get(operand) or self.operand(operand) for operand in instr.operands]
+        texts, results = self.texts, instr.results
+        operands = [texts.get(operand) or self.operand(operand) for operand in (*results, *instr.operands)]
         spelling = _SPELLINGS.get(instr.op)
-        if spelling is None:
-            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(results + operands)}".rstrip()
+        if spelling is not None:
+            text = spelling(instr, operands[: len(results)], operands[len(results) :])
+        elif operands:
+            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(operands)}"
         else:
-            text = spelling(instr, results, operands)
+            text = _mnemonic(instr.op, instr.mods)
         if instr.guard is not None:
             text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
         return f"    {text};"
@@ -197,6 +203,27 @@ def _shfl(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{_mnemonic(instr.op, instr.mods)} {', '.join(('|'.join(results), *operands))}"
 
 
+def _ldmatrix(instr: Instr, results: list[str], operands: list[str]) -> str:
+    # A single matrix is a vector of one, in braces too.
+    return f"{_mnemonic(instr.op, instr.mods)} {{{', '.join(results)}}}, {operands[0]}"
+
+
+def _mma(instr: Instr, results: list[str], operands: list[str]) -> str:
+    """Groups in braces; the numbers of the byte and of the thread that supply scales are one group."""
+    groups = mma_groups(instr.mods)
+    parts = [f"{{{', '.join(results)}}}"]
+    rest = iter(operands)
+    for count, _ in groups.operands[:3]:
+        parts.append(f"{{{', '.join(islice(rest, count))}}}")
+    for scale in rest:
+        parts += [scale, f"{{{next(rest)}, {next(rest)}}}"]
+    return f"{_mnemonic(instr.op, instr.mods)} {', '.join(parts)}"
+
+
+def _pack_cvt(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"{'.'.join(('cvt', *instr.mods))} {', '.join(results + operands)}"
+
+
 _SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
     opcodes.LD: _ld,
     opcodes.ST: _st,
@@ -204,4 +231,7 @@ _SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
     opcodes.UNPACK: _unpack,
     opcodes.BITCAST: _bitcast,
     opcodes.SHFL: _shfl,
+    opcodes.LDMATRIX: _ldmatrix,
+    opcodes.MMA: _mma,
+    opcodes.PACK_CVT: _pack_cvt,
 }

@@ -20,13 +20,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from emmy.compiler.ir.kernel.ir import Tile, TreeHalve, WarpBroadcast, WarpShuffle
+from emmy.compiler.ir.kernel.ir import (
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
+    MmaSyncPtx,
+    RegFragment,
+    Tile,
+    TreeHalve,
+    WarpBroadcast,
+    WarpShuffle,
+    WgmmaMma,
+)
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
+from ptxc.frontend.fragments.registers import possible_names as fragment_names
+from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -66,7 +81,6 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     else:
         _branch(k, inside, stmt.body, (), f"{path}.body", "")
     k.names.pop()
-    e.forget()
 
 
 def _raster(stmt: Tile) -> list[str]:
@@ -160,7 +174,10 @@ def _iterate(
         return
     trips = _trips(start, end, step)
     factor = unroll_factor(trips, _cost(k, body), hinted)
-    if k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
+    if trips and selects_fragments(k, body, var):
+        # Registers have no address: which of a family of fragments is meant must be known.
+        factor = trips
+    elif k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
     if factor == trips:
@@ -199,8 +216,9 @@ def _loop_block(
     index = k.kernel.value(B32, var)
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
-    values = [k.kernel.value(k.names.typed(name).type.bank, name) for name in carried]
+    values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
     header.params = [index, *values]
+    header.unrolled = factor > 1
     entry_args = [e.register(start, 32), *before]
     if first == TRUE:
         b.branch(header, entry_args)
@@ -238,6 +256,9 @@ def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
         k.assign(name, Typed(operand, k.names.typed(name).type))
 
 
+#: Statements that assign to fragments declared before.
+_FRAGMENT_WRITERS = frozenset((LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma))
+
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
@@ -253,7 +274,8 @@ def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
     ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
-    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions.
+    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions. The
+    assembler is told not to unroll further (:attr:`Block.unrolled`).
     """
     if trips == 0:
         return 1
@@ -319,7 +341,7 @@ def _branch(
             k.scoped(else_body, else_path)
         b.loc = loc
         b.branch(join, [k.names.typed(name).operand for name in names])
-    join.params = [k.kernel.value(k.names.typed(name).type.bank, name) for name in names]
+    join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
     b.start(join)
     _rebind(k, names, join.params)
 
@@ -363,6 +385,14 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         names = [name for inner in stmt.nested() for name in assigned(k, inner)]
     elif kind in (Assign, Init, Let, Select):
         declared.add(stmt.name)
+    elif kind is RegFragment:
+        declared.update(fragment_names(k, stmt.name))
+    elif kind is FragmentApply and not stmt.in_place:
+        declared.update(fragment_names(k, stmt.out))
+    elif kind is FragmentRowReduce:
+        declared.update((stmt.top, stmt.bot))
+    elif kind in _FRAGMENT_WRITERS:
+        names = [name for fragment in stmt.defines() for name in fragment_names(k, fragment)]
     for name in names:
         if name not in declared:
             free[name] = None

@@ -6,6 +6,8 @@ each name means), ``CudaRenderTarget`` (which have a form of their own in f16 an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import math
 from ptxc.frontend.convert import constant, convert, truth
@@ -121,6 +123,8 @@ def assign(
     if name == "bitcast":
         return _bitcast(b, args, type)
     result = type if type is not None else promote(name, args)
+    if result is F32_T and all([arg.type is F32_T for arg in args]):  # nearly always
+        return compute(b, name, args, F32_T, arithmetic, hint)
     if args and all(arg.type.is_integer for arg in args):
         if result.is_integer and name in _INTEGER_OPS:
             return _integer(b, name, args, result, hint)
@@ -146,20 +150,18 @@ def compute(
         raise UnsupportedError(f"operation {name!r} of {type.name} is not supported", hint="see `ptxc ops`")
     if len(args) != arity:
         raise InputError(f"{name!r} takes {arity} operands, not {len(args)}")
-    if name in ("copy", "pad"):
-        return args[0]
-    if name in COMPARISONS:
-        return _as_float(b, compare(b, COMPARISONS[name], args[0], args[1]), type, hint)
-    if name in ("bitwise_and", "bitwise_or", "bitwise_not", "where"):
-        return _mask(b, name, args, type, hint)
-    if name in ("floor_divide", "mod"):
-        return _floor_divide(b, name, args, type, arithmetic)
-    if type is BF16_T:
-        wide = tuple(convert(b, arg, F32_T) for arg in args)
-        return convert(b, compute(b, name, wide, F32_T, arithmetic, hint), BF16_T)
-    operands = tuple(arg.operand for arg in args)
-    call = {F32_T: math.call, F16_T: math.call_f16, F64_T: math.call_f64}[type]
-    return Typed(call(b, name, operands, arithmetic, hint), type)
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(b, name, args, type, arithmetic, hint)
+    operands = tuple([arg.operand for arg in args])
+    if type is F32_T:
+        return Typed(math.call(b, name, operands, arithmetic, hint), type)
+    if type is F16_T:
+        return Typed(math.call_f16(b, name, operands, arithmetic, hint), type)
+    if type is F64_T:
+        return Typed(math.call_f64(b, name, operands, arithmetic, hint), type)
+    wide = tuple(convert(b, arg, F32_T) for arg in args)
+    return convert(b, compute(b, name, wide, F32_T, arithmetic, hint), BF16_T)
 
 
 def compare(b: Builder, relation: str, a: Typed, c: Typed) -> Operand:
@@ -195,6 +197,19 @@ def combine(
     return compute(b, canonical, (left, right), type, arithmetic, hint)
 
 
+def _copy(
+    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
+) -> Typed:
+    return args[0]
+
+
+def _comparison(
+    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
+) -> Typed:
+    """1.0 where it holds, else 0.0."""
+    return _as_float(b, compare(b, COMPARISONS[name], args[0], args[1]), type, hint)
+
+
 def _as_float(b: Builder, predicate: Operand, type: ElementType, hint: str) -> Typed:
     if isinstance(predicate, Const):
         return constant(float(-predicate.bits), type)
@@ -202,7 +217,9 @@ def _as_float(b: Builder, predicate: Operand, type: ElementType, hint: str) -> T
     return Typed(b.selp(type.bank.name, one.operand, zero.operand, predicate, hint), type)
 
 
-def _mask(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, hint: str) -> Typed:
+def _mask(
+    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
+) -> Typed:
     """Logic on masks, in which any value but zero is true."""
     first = truth(b, args[0])
     if name == "where":
@@ -239,7 +256,9 @@ def exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str = "t") -> Ty
     return Typed(b.setp(f"{COMPARISONS[name]}.{kind}", left, right, hint), BOOL_T)
 
 
-def _floor_divide(b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic) -> Typed:
+def _floor_divide(
+    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
+) -> Typed:
     """Division of floats rounded down, and what it leaves (NumPy's meaning: the remainder has the divisor's sign).
 
     The remainder is exact while the quotient has at most 24 bits; it is brought back into range where the rounding
@@ -247,7 +266,7 @@ def _floor_divide(b: Builder, name: str, args: tuple[Typed, ...], type: ElementT
     """
     if type not in (F32_T, F64_T):
         wide = tuple(convert(b, arg, F32_T) for arg in args)
-        return convert(b, _floor_divide(b, name, wide, F32_T, arithmetic), type)
+        return convert(b, _floor_divide(b, name, wide, F32_T, arithmetic, hint), type)
     call = math.call if type is F32_T else math.call_f64
     suffix = f"rn.{type.name}"
     x, y = (arg.operand for arg in args)
@@ -324,3 +343,12 @@ def _signed(type: ElementType, bits: int) -> Const:
     if type.hi is not None and bits > type.hi:
         bits -= 1 << (8 * type.nbytes)
     return integer(type.bank, bits)
+
+
+#: Operations that are more than a function of :mod:`ptxc.frontend.math`.
+_SPECIAL: dict[str, Callable[[Builder, str, tuple[Typed, ...], ElementType, Arithmetic, str], Typed]] = {
+    **dict.fromkeys(("copy", "pad"), _copy),
+    **dict.fromkeys(COMPARISONS, _comparison),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_not", "where"), _mask),
+    **dict.fromkeys(("floor_divide", "mod"), _floor_divide),
+}

@@ -10,8 +10,8 @@ Source: ``emmy.compiler.ir.expr``, each node's ``render``; the C types are those
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from emmy.compiler.ir.expr import (
     BinaryExpr,
@@ -31,7 +31,7 @@ from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType
 from ptxc.frontend.integers import Integers, check_constant
 from ptxc.frontend.linear import LONG_MAX, LONG_MIN, Linear, constant
 from ptxc.frontend.math import Arithmetic
-from ptxc.frontend.scope import Names, ScopedMemo, Typed
+from ptxc.frontend.scope import Entry, Names, ScopedMemo, Typed
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.types import PRED
@@ -40,6 +40,10 @@ from ptxc.ir.values import FALSE, TRUE, Const, Operand, Sym, Value, real
 #: Comparisons, and what each says of ``left - right``.
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
+
+
+T = TypeVar("T")
+V = TypeVar("V", Linear, Typed, Linear | Typed)
 
 
 class Expressions(Integers):
@@ -58,41 +62,54 @@ class Expressions(Integers):
         self.arithmetic = arithmetic
         self.flat_index = flat_index
         self.threads = threads
-        #: Expressions lowered since names last changed their meaning, by identity: Emmy's trees share subtrees.
-        self._lowered: dict[int, Linear | Typed] = {}
-        #: The names that they mention.
-        self._mentioned: set[str] = set()
+        #: What was lowered, by identity, as Emmy's trees share subtrees; and what the names in it stood for.
+        self._lowered: ScopedMemo[Hashable, tuple[Linear | Typed, dict[str, Entry | None]]] = ScopedMemo()
+        #: The names that the expression being lowered mentions.
+        self._mentioned: dict[str, Entry | None] = {}
         self._literals: dict[int, Linear] = {}
-        #: Operations on integers done already, by the operands' identity (which holding them keeps theirs).
-        self._combined: ScopedMemo[tuple[str, int, int], tuple[Linear, Linear, Linear | Typed]] = ScopedMemo()
 
     # -------------------------------------------------------------------------------------------------- scopes
 
     def enter(self) -> None:
         """See :meth:`Integers.enter`."""
         super().enter()
-        self._combined.enter()
+        self._lowered.enter()
 
     def leave(self) -> None:
         """See :meth:`Integers.leave`."""
         super().leave()
-        self._combined.leave()
-
-    def forget(self, name: str = "") -> None:
-        """``name`` means something else from here on; without one, any may (a scope ended)."""
-        if self._lowered and (not name or name in self._mentioned):
-            self._lowered = {}
-            self._mentioned = set()
+        self._lowered.leave()
 
     # ------------------------------------------------------------------------------------------------- lowering
 
     def lower(self, expr: Expr) -> Linear | Typed:
         """The value of any expression. Raises InputError for an undefined name or operands that do not fit."""
-        key = id(expr)
-        found = self._lowered.get(key)
-        if found is None:
-            found = _LOWER[type(expr)](self, expr) if type(expr) in _LOWER else self._unknown(expr)
-            self._lowered[key] = found
+        if type(expr) is Literal:
+            return self._literal(expr)
+        if type(expr) is Var:
+            return self._var(expr)
+        return self.recall(id(expr), _LOWER.get(type(expr), Expressions._unknown), expr)
+
+    def recall(self, key: Hashable, lower: Callable[[Expressions, T], V], what: T) -> V:
+        """``lower(self, what)``, or what it gave for ``key`` before if the names that it mentions mean the same still.
+
+        The caller must keep what ``key`` identifies alive, and use it for one kind of value.
+        """
+        known = self._lowered.get(key)
+        if known is not None:
+            value, names = known
+            entries = self.names.entries
+            for name, entry in names.items():
+                if entries.get(name) is not entry:
+                    break
+            else:
+                self._mentioned.update(names)
+                return value  # type: ignore[return-value]
+        around, self._mentioned = self._mentioned, {}
+        found = lower(self, what)
+        self._lowered.remember(key, (found, self._mentioned))
+        around.update(self._mentioned)
+        self._mentioned = around
         return found
 
     def integer(self, expr: Expr) -> Linear:
@@ -102,6 +119,8 @@ class Expressions(Integers):
     def subscript(self, expr: Expr) -> Linear:
         """The value of an index. Raises InputError for a float, which C does not take for one."""
         value = self.lower(expr)
+        if type(value) is Linear:
+            return value
         if isinstance(value, Typed) and not (value.type.is_integer or value.type is BOOL_T):
             raise InputError(f"the index {expr.pretty()} is a float", hint="cast it to int")
         return self.as_linear(value)
@@ -156,8 +175,7 @@ class Expressions(Integers):
 
     def _var(self, expr: Var) -> Linear | Typed:
         name: str = expr.name
-        self._mentioned.add(name)
-        entry = self.names.find(name)
+        entry = self._mentioned[name] = self.names.entries.get(name)
         if entry is not None:
             if isinstance(entry, Typed) and entry.type.is_integer and not _wraps(entry.type):
                 return self._integer_value(entry)
@@ -213,22 +231,20 @@ class Expressions(Integers):
 
     def _binary(self, expr: BinaryExpr) -> Linear | Typed:
         op: str = expr.op
-        if op in ("&&", "||"):
+        if op == "&&" or op == "||":
             return Typed(self.logical(op, self.condition(expr.left), self.condition(expr.right)), BOOL_T)
-        left, right = self._number(self.lower(expr.left)), self._number(self.lower(expr.right))
+        left, right = self.lower(expr.left), self.lower(expr.right)
+        if not (type(left) is Linear and type(right) is Linear):
+            left, right = self._number(left), self._number(right)
         if not (isinstance(left, Linear) and isinstance(right, Linear)):
             if not (_is_integer(left) and _is_integer(right)):
                 return self._float_binary(op, left, right)
             if not self._common_integer(left, *(() if op in ("<<", ">>") else (right,))).signed:
                 return self._unsigned_binary(op, left, right)
             left, right = self.as_linear(left), self.as_linear(right)
-        key = (op, id(left), id(right))
-        known = self._combined.get(key)
-        if known is not None:
-            return known[2]
-        result = Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
-        self._combined.remember(key, (left, right, result))
-        return result
+        if op in _COMPARE:
+            return Typed(self.compare(op, left, right), BOOL_T)
+        return self.arithmetic_op(op, left, right)
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:
         """An operand: C's promotion of a bool to 0 or 1, and of small integers to int."""
@@ -393,8 +409,6 @@ def _is_integer(value: Linear | Typed) -> bool:
 
 
 _LOWER: dict[type, Callable[[Expressions, Any], Linear | Typed]] = {
-    Literal: Expressions._literal,
-    Var: Expressions._var,
     Builtin: Expressions._builtin,
     BinaryExpr: Expressions._binary,
     TernaryExpr: Expressions._ternary,

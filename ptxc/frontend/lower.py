@@ -15,6 +15,7 @@ from emmy.compiler.ir.kernel.ir import KernelOp
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.dtypes import I64_T, ElementType
 from ptxc.frontend.expressions import Expressions
+from ptxc.frontend.fragments.registers import Fragment
 from ptxc.frontend.linear import INT_MAX, Linear
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.memory import POOL, Memory
@@ -75,6 +76,10 @@ class Lowering:
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, int] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
+        #: What is known of the fragments declared so far.
+        self.fragments: dict[str, Fragment] = {}
+        #: How many members each family of fragments has.
+        self.families: dict[str, int] = {}
 
     # --------------------------------------------------------------------------------------------- statements
 
@@ -112,7 +117,6 @@ class Lowering:
         """A C scope: names declared in it are unknown after it."""
         self.names.push()
         yield
-        self.expressions.forget()
         self.names.pop()
 
     @contextmanager
@@ -263,7 +267,6 @@ class Lowering:
         """Bind a name in the innermost scope."""
         if not (name.isidentifier() and name.isascii()):
             raise InputError(f"{name!r} is no name", hint="names are letters, digits and underscores")
-        self.expressions.forget(name)
         self.names.declare(name, entry)
 
     def assign(self, name: str, value: Typed) -> None:
@@ -274,7 +277,6 @@ class Lowering:
                 f"{name!r} is {declared.name} and is assigned {value.type.name}", hint="declare it as that"
             )
         self.names.assign(name, value)
-        self.expressions.forget(name)
 
 
 def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmetic) -> Kernel:

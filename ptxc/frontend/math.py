@@ -9,7 +9,7 @@ arithmetic as under ``nvcc --use_fast_math``. ``docs/accuracy.md`` has the algor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import cache
 
 from ptxc.errors import UnsupportedError
 from ptxc.frontend import math_exp, math_pow, math_trig
@@ -102,7 +102,7 @@ def call_f16(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithme
     if native is not None:
         return _native(b, native, _operands(name, args, integer(B16, 0)), "f16", hint)
     if name in _HALF_APPROXIMATED:
-        arithmetic = replace(arithmetic, fast=True)
+        arithmetic = arithmetic._replace(fast=True)
     wide = [b.cvt("f32.f16", _register(b, arg), name) for arg in args]
     return b.cvt("rn.f16.f32", call(b, name, wide, arithmetic, name), hint)
 
@@ -131,6 +131,13 @@ def call_f64(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithme
 
 
 def _simple(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithmetic, type: Type, hint: str) -> Value:
+    op, mods, zero = _form(name, arithmetic, type)
+    return b.emit(op, mods, type, _operands(name, args, zero), hint)
+
+
+@cache
+def _form(name: str, arithmetic: Arithmetic, type: Type) -> tuple[Opcode, tuple[str, ...], Const]:
+    """The instruction on ``type`` that does ``name``, its modifiers, and the type's zero."""
     op, rounding = _SIMPLE[name]
     mods = arithmetic.ftz(type.name)
     match rounding:
@@ -142,16 +149,17 @@ def _simple(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithmet
             mods = ("approx" if arithmetic.fast and type is F32 else "rn", *mods)
         case "floor":
             mods = ("rmi", *mods, type.name)
-    return b.emit(op, mods, type, _operands(name, args, real(type, 0.0)), hint)
+    return op, mods, real(type, 0.0)
 
 
 def _operands(name: str, args: Sequence[Operand], zero: Const) -> tuple[Operand, ...]:
     """What the instruction of ``name`` takes: ``0 - x`` and ``max(0, x)`` have a zero first, ``x * x`` has x twice."""
-    match name:
-        case "negative" | "relu":
-            return (zero, args[0])
-        case "square":
-            return (args[0], args[0])
+    if len(args) == 1:
+        match name:
+            case "negative" | "relu":
+                return (zero, args[0])
+            case "square":
+                return (args[0], args[0])
     return tuple(args)
 
 

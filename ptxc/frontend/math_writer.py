@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
@@ -19,8 +19,7 @@ Word = Operand | int
 SIGN = -(2**31)
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     """How floats are computed with: the options ``--math`` and ``--no-fma``, and the target."""
 
     #: ``--use_fast_math``: approximations, denormals are zeros.

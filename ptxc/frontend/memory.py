@@ -21,6 +21,7 @@ from ptxc.frontend.scope import Typed
 from ptxc.frontend.signature import Buffer, Paged, Signature
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
+from ptxc.ir.kernel import Guard
 from ptxc.ir.types import B16, B32, B64, OF_MODIFIER
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
@@ -76,11 +77,18 @@ class Memory:
 
         One index alone is a flat offset already. Raises InputError when the indices are not as many as dimensions.
         """
-        integers = self.expressions
+        e = self.expressions
         if not index:
             return constant(0)
         if len(index) == 1:
-            return integers.subscript(index[0])
+            return e.subscript(index[0])
+        if shape is None:
+            return e.recall((name, id(index)), lambda _, index: self._flat_index(name, index, None), index)
+        return self._flat_index(name, index, shape)
+
+    def _flat_index(self, name: str, index: tuple[Expr, ...], shape: tuple[Any, ...] | None) -> Linear:
+        """See :meth:`flat_index`; of more than one index."""
+        integers = self.expressions
         shared = self.signature.shared.get(name)
         if shape is None:
             shape = shared.extents if shared is not None else self.buffer(name).shape
@@ -130,14 +138,36 @@ class Memory:
             if not shift_text.isdigit() or not _CHUNK_SHIFT <= int(shift_text) < 32:
                 raise InputError(f"the swizzle {mode!r} shifts by {shift_text!r}")
             shift = int(shift_text)
+        return self._exchanged(flat, shift, mask)
+
+    def _exchanged(self, flat: Linear, shift: int, mask: int) -> Linear:
+        """``flat ^ (((flat >> shift) & mask) << 3)``, so spelled that the parts of offsets in one slab are shared."""
         e = self.expressions
-        # What lies above every bit that the XOR reads or writes just adds.
-        above, low = e.registers.split(flat, 1 << (shift + mask.bit_length()))
-        if not 0 <= low.lo <= low.hi < 1 << (shift + mask.bit_length()):
-            above, low = constant(0), flat
-        row = e.bitwise("&", e.bitwise(">>", low, constant(shift)), constant(mask))
-        moved = e.bitwise("^", low, e.registers.scale(row, 1 << _CHUNK_SHIFT))
-        return e.registers.add(moved, above, 1 << (shift + mask.bit_length()))
+        # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
+        field, chunks = 1 << (shift + mask.bit_length()), 1 << (_CHUNK_SHIFT + mask.bit_length())
+        above, low = self._parts(flat, field)
+        key = (shift, mask, low.constant, *low.terms.items())
+        return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
+
+    def _exchanged_low(self, low: Linear, shift: int, mask: int, chunks: int) -> Linear:
+        """:meth:`_exchanged` of an offset that has nothing above the bits that the XOR reads."""
+        e = self.expressions
+        rows, chunk = self._parts(low, chunks) if shift >= _CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
+        source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
+        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
+        delta = e.registers.scale(row, 1 << _CHUNK_SHIFT)
+        lane = e.registers.make(chunk.terms, 0, chunk.wide)
+        if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
+            # The constant sets bits of its own: the lane's part is the same for all constants.
+            moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
+        else:
+            moved = e.bitwise("^", chunk, delta)
+        return e.registers.add(moved, rows, chunks)
+
+    def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
+        """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""
+        above, low = self.expressions.registers.split(flat, divisor)
+        return (above, low) if 0 <= low.lo <= low.hi < divisor else (constant(0), flat)
 
     def align(self, name: str, flat: Linear, count: int) -> None:
         """Let ``count`` elements from ``flat`` on be one access. Raises InputError where they cannot be aligned."""
@@ -263,12 +293,12 @@ class Memory:
             )
         return space
 
-    def load(self, name: str, mem: Mem, hint: str) -> Typed:
-        """One element, in the buffer's own type."""
+    def load(self, name: str, mem: Mem, hint: str, guard: Guard | None = None) -> Typed:
+        """One element, in the buffer's own type; 0 where ``guard`` does not hold."""
         type = self.type_of(name)
         b = self.builder
         kind = "b16" if type.nbytes == 2 else type.memory
-        value = b.emit(opcodes.LD, (*self.space(name), kind), OF_MODIFIER[kind], (mem,), hint)
+        value = b.emit(opcodes.LD, (*self.space(name), kind), OF_MODIFIER[kind], (mem,), hint, guard)
         if type is BOOL_T:
             return Typed(b.setp("ne.s32", value, integer(B32, 0), hint), BOOL_T)
         if type.nbytes == 2 and type.is_integer:
@@ -294,12 +324,12 @@ class Memory:
             elements += [Typed(half, F16_T) for half in halves]
         return elements
 
-    def store(self, name: str, mem: Mem, value: Typed) -> None:
-        """Store one element, converted to the buffer's type."""
+    def store(self, name: str, mem: Mem, value: Typed, guard: Guard | None = None) -> None:
+        """Store one element, converted to the buffer's type, where ``guard`` holds."""
         type = self.type_of(name)
         operand = self._stored(convert(self.builder, value, type))
         kind = "b16" if type.nbytes == 2 else type.memory
-        self.builder.effect(opcodes.ST, (self.store_space(name), kind), (mem, operand))
+        self.builder.effect(opcodes.ST, (self.store_space(name), kind), (mem, operand), guard=guard)
 
     def _stored(self, value: Typed) -> Operand:
         """The register that a store of ``value`` takes."""
@@ -322,8 +352,11 @@ class Memory:
         mods = (self.store_space(name), *((f"v{len(words)}",) if len(words) > 1 else ()), kind)
         self.builder.effect(opcodes.ST, mods, (mem, *words))
 
-    def store_atomic(self, name: str, mem: Mem, value: Typed) -> None:
-        """Add ``value`` to one element, atomically. Raises UnsupportedError for types that the hardware cannot add."""
+    def store_atomic(self, name: str, mem: Mem, value: Typed, guard: Guard | None = None) -> None:
+        """Add ``value`` to one element, atomically, where ``guard`` holds.
+
+        Raises UnsupportedError for types that the hardware cannot add.
+        """
         type = self.type_of(name)
         kind = _ATOMIC_ADD.get(type.name)
         if kind is None:
@@ -331,7 +364,7 @@ class Memory:
                 f"there is no atomic addition of {type.name}", hint=f"atomics add {', '.join(_ATOMIC_ADD)}"
             )
         operand = convert(self.builder, value, type).operand
-        self.builder.effect(opcodes.RED, (self.store_space(name), "add", *kind), (mem, operand))
+        self.builder.effect(opcodes.RED, (self.store_space(name), "add", *kind), (mem, operand), guard=guard)
 
 
 #: How atomic additions are spelled; the hardware adds these types only.

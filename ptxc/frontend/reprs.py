@@ -9,13 +9,15 @@ The grammar is what ``repr`` writes and nothing else::
 One regular expression reads the text item by item: a comma, a field's name, and then a value or an opening
 bracket. Open brackets wait on an explicit stack, so nesting costs no recursion. Small calls (``Var(name='i')``,
 a DataType) repeat hundreds of times in an unrolled kernel; the expression takes such a call in one piece, and a
-table maps its text to the object made before. Terms are values, so sharing them is safe.
+table maps its text to the object made before. Terms are values, so sharing them is safe; larger expressions made of
+the same parts are shared too, which the frontend knows to use.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ptxc.frontend.vocabulary import Call, Refusal, constructor, enum_member, has_64_bits, shown
@@ -96,6 +98,8 @@ class TermReader:
         self._budget = budget
         self._values: dict[str, Any] = dict(_CONSTANTS)
         self._calls: dict[tuple[str, ...], Call] = {}
+        #: Expressions and rows of them made before, by what they are made of, which an entry keeps alive.
+        self._made: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
     def read(self, text: str) -> Any:
         """The object that ``text`` spells. Raises Refusal, with the position, for anything but a repr of IR."""
@@ -156,12 +160,20 @@ class TermReader:
         if head == "(":
             if keys or (len(items) == 1 and not comma):
                 raise Refusal("a tuple holds values without names, and (x,) where it holds one")
-            return tuple(items)
+            return self._shared(head, items, tuple)
         form = (head, str(len(items)), *keys)
         call = self._calls.get(form)
         if call is None:
             call = self._calls[form] = constructor(head[:-1]).call(len(items) - len(keys), keys)
-        return call.build(items)
+        return self._shared(call, items, call.build) if call.constructor.is_expression else call.build(items)
+
+    def _shared(self, head: str | Call, items: list[Any], make: Callable[[list[Any]], Any]) -> Any:
+        """``make(items)``, or what it gave for the very same items before: equal terms are one object."""
+        key = (head, *map(id, items))
+        known = self._made.get(key)
+        if known is None:
+            known = self._made[key] = (make(items), items)
+        return known[0]
 
     def _spend_on_lambda(self, items: list[Any], text_and_depth: int) -> None:
         """Emmy orders a lambda's statements in cubic time, and gathers names at every level of its terms."""

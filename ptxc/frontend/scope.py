@@ -37,11 +37,11 @@ class ScopedMemo(dict[K, V]):
         """The innermost region ends: forget what became known in it."""
         mark = self._marks.pop()
         for key in self._keys[mark:]:
-            del self[key]
+            self.pop(key, None)
         del self._keys[mark:]
 
     def remember(self, key: K, value: V) -> V:
-        """Let ``value`` be found under ``key``, which is unknown."""
+        """Let ``value`` be found under ``key``. What was before is forgotten for good."""
         self[key] = value
         self._keys.append(key)
         return value
@@ -61,10 +61,10 @@ Entry = Typed | Linear
 class Names:
     """What every name stands for where the lowering is, and what it stood for around the scopes that are open."""
 
-    __slots__ = ("_entries", "_shadowed")
+    __slots__ = ("_shadowed", "entries")
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self.entries: dict[str, Entry] = {}
         #: For each open scope, its names, with what they stood for outside.
         self._shadowed: list[dict[str, Entry | None]] = [{}]
 
@@ -76,18 +76,18 @@ class Names:
         """Close the innermost scope; its names are gone."""
         for name, outer in self._shadowed.pop().items():
             if outer is None:
-                del self._entries[name]
+                del self.entries[name]
             else:
-                self._entries[name] = outer
+                self.entries[name] = outer
 
     def declare(self, name: str, entry: Entry) -> None:
         """Bind ``name`` in the innermost scope, shadowing outer ones."""
-        self._shadowed[-1].setdefault(name, self._entries.get(name))
-        self._entries[name] = entry
+        self._shadowed[-1].setdefault(name, self.entries.get(name))
+        self.entries[name] = entry
 
     def find(self, name: str) -> Entry | None:
         """What ``name`` stands for, None where it is unknown."""
-        return self._entries.get(name)
+        return self.entries.get(name)
 
     def typed(self, name: str) -> Typed:
         """The value of ``name``, which must be one (not an index). Raises InputError where it is unknown."""
@@ -99,4 +99,4 @@ class Names:
 
     def assign(self, name: str, entry: Entry) -> None:
         """Replace the value of the innermost ``name``, which is known."""
-        self._entries[name] = entry
+        self.entries[name] = entry

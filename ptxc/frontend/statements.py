@@ -13,6 +13,14 @@ from emmy.compiler.ir.kernel.ir import (
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
+    MmaSyncPtx,
+    RegFragment,
+    RegStore,
     Smem,
     Sync,
     Tile,
@@ -25,6 +33,7 @@ from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Se
 from ptxc.errors import InputError
 from ptxc.frontend import control, convert, elementwise, threads
 from ptxc.frontend.dtypes import F32_T, element_type
+from ptxc.frontend.fragments import apply, multiply, registers, store
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
 from ptxc.frontend.scope import Typed
@@ -183,4 +192,12 @@ STATEMENTS: dict[type, Callable[[Lowering, Any, str], None]] = {
     WarpShuffle: threads.shuffle,
     WarpBroadcast: threads.broadcast,
     TreeHalve: threads.tree,
+    RegFragment: registers.declare,
+    LdmatrixLoad: multiply.load,
+    MmaSyncPtx: multiply.multiply,
+    FragmentPromote: multiply.promote,
+    FragmentRepack: multiply.repack,
+    FragmentApply: apply.apply,
+    FragmentRowReduce: apply.reduce_rows,
+    RegStore: store.store,
 }

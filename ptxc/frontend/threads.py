@@ -140,7 +140,7 @@ def _butterfly(
     while 0 < distance < length:
         mode, clamp = ("up", (_WARP - length) << 8) if prefix else ("bfly", 31)
         others = [
-            convert(k.builder, _exchange(k, k.names.typed(name), mode, integer(B32, distance), clamp, mask), type)
+            convert(k.builder, exchange(k, k.names.typed(name), mode, integer(B32, distance), clamp, mask), type)
             for name in state
         ]
         merged = _merge(k, program, state, state_b, others, type)
@@ -176,7 +176,6 @@ def _merge(
         k.declare(step.name, convert(k.builder, value, declared[at]) if at >= 0 else value)
     results = [k.names.typed(name) for name in state]
     k.names.pop()
-    k.expressions.forget()
     return results
 
 
@@ -186,10 +185,10 @@ def broadcast(k: Lowering, stmt: WarpBroadcast, path: str) -> None:
     mask = k.builder.emit(opcodes.ACTIVEMASK, ("b32",), B32, (), "mask")
     clamp = ((_WARP - length) << 8) | 31
     for name in stmt.state:
-        k.assign(name, _exchange(k, k.names.typed(name), "idx", integer(B32, length - 1), clamp, mask))
+        k.assign(name, exchange(k, k.names.typed(name), "idx", integer(B32, length - 1), clamp, mask))
 
 
-def _exchange(k: Lowering, value: Typed, mode: str, lane: Operand, clamp: int, mask: Operand) -> Typed:
+def exchange(k: Lowering, value: Typed, mode: str, lane: Operand, clamp: int, mask: Operand) -> Typed:
     """Another lane's ``value``, whatever its type."""
     b, bank = k.builder, value.type.bank
 

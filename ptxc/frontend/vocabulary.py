@@ -211,6 +211,8 @@ class Constructor:
     fields: dict[str, Kind]
     positional: list[str]
     required: frozenset[str]
+    #: Whether it makes an expression: a value, of which equal ones may be one object.
+    is_expression: bool = False
 
     def call(self, positional: int, keys: Sequence[str]) -> Call:
         """The call with so many values without a name, then these names.
@@ -232,6 +234,8 @@ class Constructor:
 @cache
 def constructor_of(cls: Any) -> Constructor:
     """How ``cls`` is built, from its signature and annotations, without the fields that never travel."""
+    from emmy.compiler.ir.expr import Expr
+
     dataclass_params = getattr(cls, "__dataclass_params__", None)
     has_own_init = dataclass_params is None or not dataclass_params.init
     hints = typing.get_type_hints(cls.__init__ if has_own_init else cls, localns=_annotation_names())
@@ -243,6 +247,7 @@ def constructor_of(cls: Any) -> Constructor:
         fields={p.name: kind_of(hints[p.name]) for p in parameters},
         positional=[p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD],
         required=frozenset(p.name for p in parameters if p.default is p.empty),
+        is_expression=issubclass(cls, Expr),
     )
 
 

@@ -21,15 +21,17 @@ from ptxc.sim.arguments import Argument
 from ptxc.sim.asynchronous import CopyQueue
 from ptxc.sim.findings import Finding, Findings
 from ptxc.sim.geometry import Dim3, geometry, padded
+from ptxc.sim.global_race import GlobalRaceCheck
 from ptxc.sim.initialization import InitCheck
 from ptxc.sim.kernel import Kernel, bind
 from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
 from ptxc.sim.memory import GlobalMemory, Region
+from ptxc.sim.order import Order
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
-from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
+from ptxc.sim.race import SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 
@@ -172,6 +174,7 @@ class Module:
         sanitize: Iterable[str] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
         profile: bool = False,
+        dependent: bool | None = None,
         progress: Progress | None = None,
     ) -> LaunchResult:
         """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each, or a number).
@@ -180,7 +183,9 @@ class Module:
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
         pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
-        profile. ``progress`` is called with the CTAs done and to do, now and then while a batch of them runs too.
+        profile. ``dependent`` says that the grid ahead may still run when this one begins (programmatic dependent
+        launch), None that it may if the entry has a ``griddepcontrol.wait``. ``progress`` is called with the CTAs done
+        and to do, now and then while a batch of them runs too.
 
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
@@ -193,6 +198,7 @@ class Module:
         run = _Launch(self._memory, kernel, *extents, arguments.shared_bytes(shared))
         chosen, places = arguments.checks(sanitize), run.places(ctas)
         run.profile = Profile() if profile else None
+        run.dependent = dependent
         return run.run(args, places, chosen, limit, progress)
 
 
@@ -209,6 +215,7 @@ class _Launch:
         self._read_only: dict[Region, Instruction] = {}
         self._statistics = Statistics()
         self.profile: Profile | None = None
+        self.dependent: bool | None = None
         arguments.block_of(block, self._program.limits)
         if math.prod(self._program.limits.get("reqnctapercluster", ())) > 1:
             raise UnsupportedError("the CPU device does not execute clusters of several CTAs")
@@ -230,7 +237,8 @@ class _Launch:
     ) -> LaunchResult:
         regions, parameters = self._bind(args)
         if "race" in checks:
-            self._global_race = GlobalRaceCheck(self._program)
+            dependent = self._waits_for_grid() if self.dependent is None else self.dependent
+            self._global_race = GlobalRaceCheck(self._program, dependent)
         size = self._batch_size()
         completed = True
         try:
@@ -246,6 +254,10 @@ class _Launch:
         finally:
             self._forget(regions)
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
+
+    def _waits_for_grid(self) -> bool:
+        waits = (item for item in self._program.instructions if item.opcode == "griddepcontrol")
+        return any("wait" in item.modifiers for item in waits)
 
     def _ticker(self, start: int, ctas: int, total: int, progress: Progress) -> Callable[[int], None]:
         """Reports how far a batch is: a batch takes as many instructions as those before it, so the first says 0."""
@@ -333,8 +345,10 @@ class _Launch:
         )
         if "init" in checks:
             m.checks.init = InitCheck(m.shared.data.size, m.threads)
-        if "race" in checks:
-            m.checks.race = SharedRaceCheck(m)
+        if self._global_race is not None:
+            order = m.checks.order = Order(m)
+            m.checks.race = SharedRaceCheck(m, order)
+            self._global_race.begin(order)
         scheduler = Scheduler(self._kernel, m, max_steps, tick)
         try:
             scheduler.run()

@@ -24,11 +24,6 @@ PAIRS = [
 ]
 
 
-#: Bytes that kernels of these schedules spill where nvcc's builds of them spill none: ptxas takes 32 registers there,
-#: so that all threads fit a multiprocessor.
-KNOWN = {"reg_f4x2": 4}
-
-
 @pytest.mark.needs("ptxas")
 @pytest.mark.needs("nvcc")
 @pytest.mark.parametrize(("file", "target"), PAIRS)
@@ -38,8 +33,7 @@ def test_ptxas(file: str, target: str) -> None:
     assert not assembly.warnings
     used = assembly.kernels[kernel.name]
     assert used.barriers <= 16
-    known = KNOWN.get(entries()[file]["variant"], 0)
-    if max(used.spill_stores, used.spill_loads) > known:
+    if max(used.spill_stores, used.spill_loads) > 0:
         (other,) = resources([file], target)
         assert used.spill_stores <= other.spill_stores
         assert used.spill_loads <= other.spill_loads

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -411,7 +410,7 @@ def everything(kind: Kind, arithmetic: Arithmetic) -> str:
 @pytest.mark.parametrize("arithmetic", [PRECISE, FAST, NO_FMA], ids=["precise", "fast", "no-fma"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ptxas_takes_everything(kind: str, arithmetic: Arithmetic, sm: int) -> None:
-    assemble(everything(KINDS[kind], replace(arithmetic, sm=sm)), f"sm_{sm}")
+    assemble(everything(KINDS[kind], arithmetic._replace(sm=sm)), f"sm_{sm}")
 
 
 @pytest.mark.parametrize("arithmetic", [PRECISE, FAST], ids=["precise", "fast"])

@@ -8,8 +8,8 @@ from random import Random
 
 from ptxc.ir import cfg, opcodes, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
-from ptxc.ir.opcodes import OPCODES, REGISTERS_ONLY, Opcode, signature
-from ptxc.ir.types import B32, B64, PRED, Type
+from ptxc.ir.opcodes import OPCODES, REGISTERS_ONLY, Opcode, signature, takes_constants
+from ptxc.ir.types import B32, B64, F32, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 
 #: What a row's ``T`` may be where the modifiers narrow it.
@@ -80,6 +80,8 @@ class _Maker:
             self.visible.append(base)
         rows = [row for row in OPCODES.values() if row.effect != "END"]
         for row in self.random.choices(rows, k=self.random.randint(0, 12)):
+            if row.forms and not {B32, F32} <= {value.type for value in self.visible}:
+                continue
             if row is opcodes.TILE_GUARD:
                 if self.guarded:
                     continue
@@ -106,7 +108,7 @@ class _Maker:
         spaces = iter([mod for mod in mods if mod in ("global", "shared", "const", "local")])
         operands = tuple(
             self.register(bank)
-            if bank and mods and mods[-1] in REGISTERS_ONLY
+            if bank and letter != "I" and not takes_constants(op, mods)
             else self.operand(op, letter, bank, spaces)
             for letter, bank in zip(row.letters[:count], row.operands)
         )
@@ -118,6 +120,8 @@ class _Maker:
     def modifiers(self, op: Opcode) -> tuple[str, ...]:
         if op is opcodes.TILE_COORDS:
             return ("cells=128", "aux=32", *self.random.choice(((), ("group=8", "grouped=1", "other=0"))))
+        if op.forms:
+            return self.random.choice(op.forms)
         if op is opcodes.BITCAST:
             return self.random.choice((("b32", "f32"), ("f64", "b64"), ("b16", "b16")))
         if op is opcodes.CP_ASYNC:

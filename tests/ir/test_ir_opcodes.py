@@ -59,9 +59,9 @@ def test_a_commutative_operation_has_two_operands_of_one_bank(op: Opcode) -> Non
 
 @ROWS
 def test_every_type_has_a_signature(op: Opcode) -> None:
-    kinds = sorted(op.modifiers & types.OF_MODIFIER.keys())
-    for kind in kinds or [""]:
-        row = signature(op, (kind, kind) if "D" in op.results else (kind,) if kind else ())
+    kinds = sorted(op.modifiers & types.OF_MODIFIER.keys()) or [""]
+    for form in op.forms or [(kind, kind) if "D" in op.results else (kind,) if kind else () for kind in kinds]:
+        row = signature(op, form)
         if row is not None:
             assert None not in row.results
             assert [bank is None for bank in row.operands] == [letter in "MI" for letter in row.letters]

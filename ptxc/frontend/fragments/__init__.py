@@ -1,0 +1,18 @@
+"""The statements of tensor cores: fragments, what fills them, what multiplies them and what stores them.
+
+A fragment is a warp's tile, of which each lane holds a few registers. The register ``i`` of the fragment ``c`` has the
+name ``c[i]`` where the lowering is, so that loops carry it as they carry any name.
+
+====================  ==========================================================================
+:mod:`.registers`     which registers a fragment has; reading and assigning them
+:mod:`.lanes`         which rows and columns of a tile a lane holds
+:mod:`.shared`        loads from shared memory, by ``ldmatrix``
+:mod:`.direct`        loads straight from global memory, element by element
+:mod:`.multiply`      ``mma.sync``, and what prepares or folds its operands in registers
+:mod:`.apply`         operations on each element of an accumulator, and reductions of its rows
+:mod:`.store`         stores of accumulators, with what is computed on the way
+====================  ==========================================================================
+
+Source: the classes of ``emmy.compiler.ir.kernel.ir`` from ``FragmentApply`` to ``RegStore``, and the CUDA preludes of
+``emmy.compiler.ir.kernel.render``; PTX ISA, "Warp-level matrix instructions".
+"""

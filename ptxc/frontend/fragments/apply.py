@@ -1,0 +1,113 @@
+"""Operations on each element of an accumulator, and reductions of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from emmy.compiler.ir.expr import Expr
+from emmy.compiler.ir.kernel.ir import COORD, FRAG, FRAG_COL, FRAG_ROW, GMEM, ROW, FragmentApply, FragmentRowReduce
+
+from ptxc.errors import InputError
+from ptxc.frontend import elementwise
+from ptxc.frontend.convert import convert
+from ptxc.frontend.dtypes import F32_T
+from ptxc.frontend.fragments import lanes, registers
+from ptxc.frontend.scope import Typed
+from ptxc.frontend.threads import exchange
+from ptxc.ir.types import B32
+from ptxc.ir.values import integer
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+_ALL_LANES = integer(B32, -1)
+
+
+def apply(k: Lowering, stmt: FragmentApply, path: str) -> None:
+    """``out[i] = op(args...)`` of every element, in f32."""
+    layout = _layout_name(stmt.layout)
+    if not stmt.in_place:
+        k.fragments[stmt.out] = registers.Fragment(stmt.layout.n_elems, F32_T, "f32")
+    results = []
+    for element in range(stmt.layout.n_elems):
+        with _element(k, stmt, layout, element):
+            value = _compute(k, stmt, element)
+        results.append(value)
+    for name, value in zip(registers.names(k, stmt.out), results, strict=True):
+        if stmt.in_place:
+            k.names.assign(name, value)
+        else:
+            k.names.declare(name, value)
+
+
+def _layout_name(layout: Any) -> str:
+    return "m8n8k4" if layout.n_elems == 8 else "m16n8k16"
+
+
+@contextmanager
+def _element(k: Lowering, stmt: FragmentApply, layout: str, element: int) -> Iterator[None]:
+    """Where the names of an element's coordinates stand for those of element ``element``."""
+    if not {COORD, GMEM}.intersection(stmt.kinds):
+        yield
+        return
+    e = k.expressions
+    tile = lanes.accumulator(k, layout)
+    k.names.push()
+    for name, base, offsets in ((FRAG_ROW, stmt.row_base, tile.rows), (FRAG_COL, stmt.col_base, tile.columns)):
+        if base is not None:
+            k.names.declare(name, e.registers.add(e.integer(base), offsets[element]))
+    yield
+    k.names.pop()
+
+
+def _compute(k: Lowering, stmt: FragmentApply, element: int) -> Typed:
+    args = tuple(_argument(k, stmt, arg, kind, element) for arg, kind in zip(stmt.args, stmt.kinds, strict=True))
+    value = elementwise.compute(k.builder, stmt.op.name, args, F32_T, k.arithmetic, registers.stem(stmt.out))
+    for op in stmt.post:
+        value = elementwise.compute(k.builder, op.name, (value,), F32_T, k.arithmetic, registers.stem(stmt.out))
+    return value
+
+
+def _argument(k: Lowering, stmt: FragmentApply, arg: Any, kind: str, element: int) -> Typed:
+    """An operand for one element: an f32, or a predicate over its coordinates."""
+    e, b = k.expressions, k.builder
+    if kind == FRAG:
+        return k.names.typed(registers.names(k, arg)[element])
+    if kind == ROW:
+        return k.names.typed(arg[stmt.layout.elem_row[element]])
+    if kind == GMEM:
+        buffer, index = arg
+        return convert(b, k.memory.load(buffer, k.memory.locate(buffer, index), "bias"), F32_T)
+    if isinstance(arg, Expr):
+        value = e.typed(arg)
+        return value if kind == COORD else convert(b, value, F32_T)
+    return convert(b, k.value(arg), F32_T)
+
+
+def reduce_rows(k: Lowering, stmt: FragmentRowReduce, path: str) -> None:
+    """Fold the rows of a tile of accumulators side by side: first a lane's own elements, then those of other lanes.
+
+    Afterwards every lane has what its rows amount to, under the names ``top`` and ``bot``.
+    """
+    if not stmt.frags:
+        raise InputError("a reduction of no fragments")
+    for row, name in enumerate((stmt.top, stmt.bot)):
+        values = [
+            k.names.typed(register)
+            for fragment in stmt.frags
+            for at, register in zip(stmt.layout.elem_row, registers.names(k, fragment), strict=True)
+            if at == row
+        ]
+        total = values[0]
+        for value in values[1:]:
+            total = _combine(k, stmt, total, value, name)
+        for distance in stmt.layout.reduce_xors:
+            other = exchange(k, total, "bfly", integer(B32, distance), 31, _ALL_LANES)
+            total = _combine(k, stmt, total, other, name)
+        k.declare(name, total)
+
+
+def _combine(k: Lowering, stmt: FragmentRowReduce, left: Typed, right: Typed, hint: str) -> Typed:
+    return elementwise.combine(k.builder, stmt.op.name, left, right, F32_T, k.arithmetic, hint)

@@ -1,0 +1,265 @@
+"""Stores of accumulators, with what is computed of each element on the way.
+
+A lane holds pairs of adjacent columns: where the buffer keeps columns next to each other, a pair is one store. Where
+the tile hangs over an edge (``m_guard``, ``n_guard``), each store, and what its elements load, happens only inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from emmy.compiler.ir.kernel.ir import ELEM_COL, ELEM_ROW, RegStore
+from emmy.compiler.ir.stmt import Assign, Load, Select
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend import elementwise
+from ptxc.frontend.convert import convert
+from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
+from ptxc.frontend.fragments import lanes, registers
+from ptxc.frontend.fragments.direct import guard
+from ptxc.frontend.fragments.multiply import pack
+from ptxc.frontend.fragments.shared import row_stride
+from ptxc.frontend.linear import Linear, constant
+from ptxc.frontend.scope import Typed
+from ptxc.frontend.threads import exchange
+from ptxc.ir import opcodes
+from ptxc.ir.types import B32
+from ptxc.ir.values import FALSE, TRUE, Operand, integer
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+_ALL_LANES = integer(B32, -1)
+#: The types whose pairs are one store; and how an atomic addition of a pair is spelled.
+_PAIRS = (F16_T, BF16_T, F32_T)
+_ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
+
+
+class _Store(NamedTuple):
+    """A store of one accumulator, as far as its elements have it in common."""
+
+    k: Lowering
+    stmt: RegStore
+    type: ElementType
+    #: The offset in the buffer of the tile's first element.
+    flat: Linear
+    #: Elements from a row to the next, and from a column to the next.
+    row_stride: Linear
+    column_stride: Linear
+    tile: lanes.Accumulator
+
+
+def store(k: Lowering, stmt: RegStore, path: str) -> None:
+    """Store a fragment, or four adjacent ones at once."""
+    if stmt.run:
+        cells = (stmt, *stmt.run)
+        wide = _describe(k, stmt)
+        stride = wide.row_stride
+        if wide.type in (F16_T, BF16_T) and not stride.terms and stride.constant % 8 == 0:
+            _store_run(wide, cells)
+        else:
+            for cell in cells:
+                _store_cell(_describe(k, cell))
+        return
+    _store_cell(_describe(k, stmt))
+
+
+def _describe(k: Lowering, stmt: RegStore) -> _Store:
+    rows = stmt.ldm or None
+    if rows is not None:
+        row = constant(int(rows))
+    elif stmt.row_dim is not None:
+        row = _stride_of(k, stmt.dst_buffer, stmt.row_dim)
+    else:
+        row = row_stride(k, stmt.dst_buffer, 0)
+    column = constant(1)
+    if stmt.ldn:
+        column = constant(int(stmt.ldn))
+    elif stmt.col_dim is not None:
+        column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
+    flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
+    tile = lanes.accumulator(k, stmt.fragment_layout)
+    return _Store(k, stmt, k.memory.type_of(stmt.dst_buffer), flat, row, column, tile)
+
+
+def _stride_of(k: Lowering, buffer: str, dim: int) -> Linear:
+    """The elements between neighbours along a dimension of a buffer."""
+    shared = k.signature.shared.get(buffer)
+    shape = shared.extents if shared is not None else k.memory.buffer(buffer).shape
+    stride = constant(math.prod(size for size in shape[dim + 1 :] if isinstance(size, int)))
+    for size in shape[dim + 1 :]:
+        if not isinstance(size, int):
+            stride = k.expressions.multiply(stride, k.expressions.integer(size.expr))
+    return stride
+
+
+def _store_cell(s: _Store) -> None:
+    """Each pair of columns by one store where it can be, else element by element."""
+    ones = s.column_stride.constant == 1 and not s.column_stride.terms
+    atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
+    paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
+    for first in range(0, len(s.tile.rows), 2):
+        if paired and _is_even(_place(s, first)):
+            predicate = _inside(s, first)
+            if predicate != FALSE:
+                _store_pair(s, first, predicate)
+            continue
+        for element in (first, first + 1):
+            predicate = _inside(s, element)
+            if predicate != FALSE:
+                _store_element(s, element, predicate)
+
+
+def _is_even(flat: Linear) -> bool:
+    """Whether an offset is a multiple of 2 whatever the registers in it hold."""
+    return flat.constant % 2 == 0 and all(coefficient % 2 == 0 for coefficient in flat.terms.values())
+
+
+def _place(s: _Store, element: int) -> Linear:
+    """The element's offset in the buffer."""
+    e = s.k.expressions
+    row = e.multiply(s.tile.rows[element], s.row_stride)
+    column = e.multiply(s.tile.columns[element], s.column_stride)
+    return e.registers.add(e.registers.add(s.flat, row), column)
+
+
+def _inside(s: _Store, element: int) -> Operand:
+    """Whether the element lies inside of the edges."""
+    e = s.k.expressions
+    inside: Operand = TRUE
+    for edge, at in ((s.stmt.m_guard, s.tile.rows[element]), (s.stmt.n_guard, s.tile.columns[element])):
+        if edge is not None:
+            base, bound = (e.integer(expr) for expr in edge)
+            inside = e.logical("&&", inside, e.compare("<", e.registers.add(base, at), bound))
+    return inside
+
+
+def _store_pair(s: _Store, first: int, predicate: Operand) -> None:
+    k, b = s.k, s.k.builder
+    values = [_value(s, element, predicate) for element in (first, first + 1)]
+    address = k.memory.address(s.stmt.dst_buffer, k.memory.swizzled(s.stmt.swizzle, _place(s, first)))
+    space = k.memory.store_space(s.stmt.dst_buffer)
+    if s.type is F32_T:
+        words = tuple(convert(b, value, F32_T).operand for value in values)
+        b.effect(opcodes.ST, (space, "v2", "f32"), (address, *words), guard=guard(predicate))
+        return
+    word = _packed(k, values, s.type)
+    if s.stmt.atomic:
+        b.effect(opcodes.RED, (space, "add", *_ATOMIC_PAIR[s.type]), (address, word), guard=guard(predicate))
+    else:
+        b.effect(opcodes.ST, (space, "b32"), (address, word), guard=guard(predicate))
+
+
+def _packed(k: Lowering, values: list[Typed], type: ElementType) -> Operand:
+    """A pair of 16-bit elements of two values."""
+    if all(value.type is type for value in values):
+        halves = tuple(registers.as_register(k, value.operand) for value in values)
+        return k.builder.emit(opcodes.PACK, ("b32",), B32, halves, "pair")
+    low, high = (convert(k.builder, value, F32_T).operand for value in values)
+    return pack(k, low, high, type.name)
+
+
+def _store_element(s: _Store, element: int, predicate: Operand) -> None:
+    memory = s.k.memory
+    value = _value(s, element, predicate)
+    place = _place(s, element)
+    if s.stmt.atomic:
+        memory.store_atomic(s.stmt.dst_buffer, memory.address(s.stmt.dst_buffer, place), value, guard(predicate))
+        return
+    address = memory.address(s.stmt.dst_buffer, memory.swizzled(s.stmt.swizzle, place))
+    memory.store(s.stmt.dst_buffer, address, value, guard(predicate))
+
+
+# ------------------------------------------------------------------------------------------------------- epilogues
+
+
+def _value(s: _Store, element: int, predicate: Operand) -> Typed:
+    """What is stored of an element: itself, or what the epilogue makes of it and of those of the extra fragments."""
+    k, stmt = s.k, s.stmt
+    held = [k.names.typed(registers.names(k, name)[element]) for name in (stmt.frag, *stmt.extra_frags)]
+    if stmt.epilogue is None:
+        return held[0]
+    k.names.push()
+    for name, place in ((ELEM_ROW, s.tile.rows[element]), (ELEM_COL, s.tile.columns[element])):
+        k.names.declare(name, place)
+    for name, value in zip(stmt.epilogue.params, held, strict=False):
+        k.names.declare(name, value)
+    steps: Iterable[Any] = stmt.epilogue.body
+    for step in steps:
+        what = _STEPS.get(type(step))
+        if what is None:
+            raise UnsupportedError(f"{type(step).__name__} in an epilogue is not supported yet")
+        k.names.declare(step.name, what(k, step, predicate))
+    value = k.value(stmt.epilogue.results[0])
+    k.names.pop()
+    return value
+
+
+def _load(k: Lowering, step: Load, predicate: Operand) -> Typed:
+    """An element of a buffer: integers as they are, all floats as f32."""
+    source = k.memory.type_of(step.input)
+    type = element_type(step.dtype.name) if step.dtype is not None else source
+    loaded = k.memory.load(step.input, k.memory.locate(step.input, step.index), step.name, guard(predicate))
+    return convert(k.builder, loaded, type if type.is_integer else F32_T)
+
+
+def _assign(k: Lowering, step: Assign, predicate: Operand) -> Typed:
+    args = tuple(k.value(name) for name in step.args)
+    type = element_type(step.dtype.name) if step.dtype is not None else None
+    return elementwise.assign(k.builder, step.op.name, args, type, k.arithmetic, step.name)
+
+
+def _select(k: Lowering, step: Select, predicate: Operand) -> Typed:
+    """The value of the first branch whose condition holds, else of the last, as an f32."""
+    values = [convert(k.builder, k.value(branch.value), F32_T) for branch in step.branches]
+    chosen = values[-1]
+    for branch, value in zip(reversed(step.branches[:-1]), reversed(values[:-1]), strict=True):
+        chosen = k.expressions.select_typed(k.expressions.condition(branch.select), value, chosen)
+    return chosen
+
+
+_STEPS: dict[type, Callable[[Lowering, Any, Operand], Typed]] = {Load: _load, Assign: _assign, Select: _select}
+
+
+# ------------------------------------------------------------------------------------------------ four cells at once
+
+
+def _store_run(s: _Store, cells: tuple[RegStore, ...]) -> None:
+    """Four cells side by side, in 16-byte stores.
+
+    Lane ``t`` of a quad holds columns ``2t, 2t+1`` of each cell. In round ``r`` it sends its pair of cell ``t^r`` to
+    lane ``t^r`` and receives that lane's pair of cell ``t``. So it comes to hold all eight columns of a row of cell
+    ``t``.
+    """
+    if len(cells) != 4 or any(cell.m_guard or cell.n_guard or cell.atomic for cell in cells):
+        raise InputError("a run of stores is four plain ones", hint="drop the run, or the guards")
+    k, e, b = s.k, s.k.expressions, s.k.builder
+    turn = [e.compare("==", lanes.in_group(k), constant(lane)) for lane in range(3)]
+
+    def pick(words: list[Operand]) -> Operand:
+        """The word of this lane's number in its quad."""
+        chosen = words[3]
+        for lane in (2, 1, 0):
+            chosen = b.selp("b32", words[lane], chosen, turn[lane], "pick")
+        return chosen
+
+    words = [_pairs_of(_describe(k, cell)) for cell in cells]
+    for row in (0, 1):
+        mine = [word[row] for word in words]
+        received = [pick(mine)]
+        for distance in (1, 2, 3):
+            sent = Typed(pick([mine[lane ^ distance] for lane in range(4)]), element_type("u32"))
+            received.append(exchange(k, sent, "bfly", integer(B32, distance), 31, _ALL_LANES).operand)
+        columns = tuple(pick([received[lane ^ column] for lane in range(4)]) for column in range(4))
+        place = e.registers.add(s.flat, e.multiply(s.tile.rows[2 * row], s.row_stride))
+        place = e.registers.add(place, e.registers.scale(lanes.in_group(k), 8))
+        k.memory.align(s.stmt.dst_buffer, place, 8)
+        space = k.memory.store_space(s.stmt.dst_buffer)
+        b.effect(opcodes.ST, (space, "v4", "b32"), (k.memory.address(s.stmt.dst_buffer, place), *columns))
+
+
+def _pairs_of(s: _Store) -> list[Operand]:
+    """The lane's packed pair of each row of a cell."""
+    return [_packed(s.k, [_value(s, element, TRUE) for element in (row, row + 1)], s.type) for row in (0, 2)]
