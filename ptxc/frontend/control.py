@@ -240,7 +240,7 @@ def _loop_block(
     again = b.setp("lt.s32", following, limit)
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
     if first != TRUE:
-        exit_block.params = [k.kernel.value(value.type, value.name) for value in values]
+        exit_block.params = [k.kernel.value(value.type, value.hint) for value in values]
         after = list(exit_block.params)
     b.start(exit_block)
     _rebind(k, carried, after)
