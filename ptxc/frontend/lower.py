@@ -292,4 +292,6 @@ def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmeti
     lowering.body((last,), "body", len(before))
     lowering.builder.loc = ""
     lowering.builder.ret()
+    # The parts of the lowering hold each other: apart, they go at once and leave the garbage collector nothing.
+    del lowering.memory.expressions
     return lowering.kernel
