@@ -23,6 +23,7 @@ from emmy.compiler.ir.expr import (
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import Array
+from ptxc.reference.layouts import congruous, crosswise
 from ptxc.reference.values import FLOATS, INDEX, Numbers, Value, element_type, index, quotient, remainder
 
 
@@ -125,6 +126,9 @@ def _cast(expr: CastExpr, names: Names) -> Value:
 
 def _call(expr: FuncCallExpr, names: Names) -> Value:
     args = [evaluate(arg, names) for arg in expr.args]
+    if expr.name in _LAYOUTS:
+        row, column, size = (names.numbers.as_index(arg) for arg in args)
+        return Value(_LAYOUTS[expr.name](row, column, size), INDEX)
     if expr.name == "bitwise_count":
         return names.numbers.assign(expr.name, args, "i32")
     return names.numbers.compute(expr.name, args, "f32")
@@ -142,6 +146,11 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": quotient, "//": quotient, "%": remainder,
     "<<": np.left_shift, ">>": np.right_shift, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
 }  # fmt: skip
+
+_LAYOUTS: dict[str, Callable[..., Any]] = {
+    "emmy_volta_crosswise": crosswise,
+    "emmy_volta_b_congruous": congruous,
+}
 
 _REAL = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "mod"}
 

@@ -18,6 +18,8 @@ from emmy.compiler.tensor import Tensor
 
 import ptxc
 from ptxc.frontend.reader import kernel_nodes
+from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.reference import evaluator
 from ptxc.reference.buffers import Array, Problem, integers_of, problem_of
 from ptxc.reference.evaluator import Evaluation, evaluate_kernels
 from ptxc.reference.sample import ALL, Sample
@@ -120,6 +122,48 @@ def prepared(
     problem = problem_of(steps, {name: integer.value for name, integer in integers.items()}, given or {})
     ops = {node.op.name: node.op for node in kernel_nodes(graph)}
     return [ops[step.entry] for step in steps], steps, problem
+
+
+def evaluable(
+    graph: Graph, given: Mapping[str, Array] | None = None, **sizes: int
+) -> tuple[list[Any], list[Step], Problem]:
+    """The same of kernels that need not compile, in the order of the graph's nodes."""
+    steps, ops = [], []
+    names = {name for node in graph.nodes.values() for tensor in node.outputs for name in _symbols(tensor)}
+    for kernel in kernel_nodes(graph):
+        node = graph.nodes[kernel.node_id]
+        buffers = [(name, "input", graph.buffer(name)) for name in node.inputs]
+        buffers += [(name, "output", tensor) for name, tensor in zip(node.buffer_names(), node.outputs, strict=True)]
+        parameters = [_parameter(graph, name, role, tensor) for name, role, tensor in buffers]
+        runtime = tuple(_integer_of(name, buffers) for name in sorted(names))
+        zero = tuple(evaluator.zeroed(kernel.op))
+        launch = Launch((1, 1, 1), (1, 1, 1), 0, 0, tuple(parameters), runtime, zero)
+        steps.append(Step(kernel.op.name, launch))
+        ops.append(kernel.op)
+    integers = integers_of(steps, sizes, given or {})
+    values = {name: integer.value for name, integer in integers.items()}
+    return ops, steps, problem_of(steps, values, given or {})
+
+
+def _symbols(tensor: Tensor) -> set[str]:
+    return {name for size in tensor.shape if not size.is_static for name in size.expr.free_vars()}
+
+
+def _parameter(graph: Graph, name: str, role: str, tensor: Any) -> LaunchParameter:
+    shape = tuple(size.as_static() if size.is_static else size.expr.pretty() for size in tensor.shape)
+    value = getattr(graph.nodes[name].op, "value", None) if name in graph.nodes else None
+    role = "constant" if isinstance(value, int | float) and role == "input" else role
+    return LaunchParameter(name, role, "u64", tensor.dtype.name, shape, value if role == "constant" else None)
+
+
+def _integer_of(name: str, buffers: Iterable[tuple[str, str, Any]]) -> RuntimeInteger:
+    sizes = [
+        (buffer, axis)
+        for buffer, _, tensor in buffers
+        for axis, size in enumerate(tensor.shape)
+        if not size.is_static and size.expr.pretty() == name
+    ]
+    return RuntimeInteger(name, tuple(sizes))
 
 
 def evaluated(

@@ -51,7 +51,7 @@ I = var("i")  # noqa: E741
 def test_every_statement_that_compiles_can_be_evaluated() -> None:
     from ptxc.frontend.statements import STATEMENTS as compiled
 
-    assert STATEMENTS.keys() == compiled.keys()
+    assert STATEMENTS.keys() >= compiled.keys()
 
 
 @pytest.mark.parametrize("count", [1, 31, 256, 1000])
