@@ -24,6 +24,7 @@ from emmy.compiler.ir.stmt import Write
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.reference.barriers import Barriers
 from ptxc.reference.buffers import Array, Problem
+from ptxc.reference.expressions import Fixed
 from ptxc.reference.memory import Memory, Store
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.values import FLOATS, Numbers, Value, element_type, index
@@ -125,6 +126,7 @@ class Evaluator:
         self.mask: NDArray[np.bool_] | None = None
         self.lanes = 0
         self.builtins: dict[str, Value] = {}
+        self.fixed = Fixed()
         self.barriers = Barriers(0)
         #: What tensor maps and descriptors of matrices were made, by name.
         self.tensor_maps: dict[str, Any] = {}
@@ -165,6 +167,7 @@ class Evaluator:
         for array in self.op.smem_buffers.values():
             self.memory.stores[array.name] = self._shared(array, ctas.size)
         self.barriers = Barriers(ctas.size)
+        self.fixed = Fixed()
         self.mask = None
         for _ in self.body(self.op.body, "body"):
             raise InputError("threads wait for what never happens")

@@ -29,7 +29,7 @@ from ptxc.reference import barriers, collective, fragment_memory, fragments, tma
 from ptxc.reference.barriers import nothing
 from ptxc.reference.buffers import DTYPES, Array
 from ptxc.reference.evaluator import Evaluator
-from ptxc.reference.expressions import condition, evaluate, index_of
+from ptxc.reference.expressions import Fixed, condition, evaluate, index_of
 from ptxc.reference.layouts import CONGRUOUS, CROSSWISE, congruous, crosswise, swizzled
 from ptxc.reference.progress import Ready, Task, together, waits
 from ptxc.reference.values import COMBINES, Value, element_type, index, promote
@@ -163,6 +163,7 @@ def tile(e: Evaluator, stmt: Tile, path: str) -> Iterator[Ready]:
     else:
         cell = e.cta * e.threads + e.tid
     names = {axis.name: index(at) for axis, at in zip(stmt.axes, coordinates(e, stmt, cell), strict=True)}
+    e.fixed = Fixed([*names, *e.integers])
     with e.taking(cell < e.total) as any_left, e.scope(**names):
         if any_left:
             yield from e.body(stmt.body, f"{path}.body")

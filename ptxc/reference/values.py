@@ -195,9 +195,7 @@ def c_type(args: Sequence[Value]) -> str:
 def quotient(a: Array, b: Array) -> Array:
     """C's division of integers, which cuts toward zero; 0 for a division by zero."""
     with np.errstate(all="ignore"):
-        down = np.floor_divide(a, b)
-        inexact = (down * b != a) & ((a < 0) != (b < 0)) & (b != 0)
-        result: Array = np.where(inexact, down + 1, down).astype(down.dtype)
+        result: Array = np.floor_divide(a - np.fmod(a, b), b)
     return result
 
 

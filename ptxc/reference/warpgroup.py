@@ -85,15 +85,17 @@ def _offset(matrix: Matrix, across: Array, along: Array, transposed: bool) -> Ar
     What is together: without a swizzle 8 x 8 elements, rows of 16 bytes; with one, 8 rows of as many bytes as the
     pattern covers. A row runs along the reduced dimension, or along the kept one where the matrix is transposed.
     """
+    pitch = 16 if matrix.swizzle == "NONE" else SWIZZLES[matrix.swizzle][0]
+    offset: Array
     if not transposed:
         group = along // 8 * matrix.leading + along % 8 * 2 if matrix.swizzle == "NONE" else along * 2
-        pitch = 16 if matrix.swizzle == "NONE" else SWIZZLES[matrix.swizzle][0]
-        return across // 8 * matrix.stride + across % 8 * pitch + group
-    if matrix.swizzle == "NONE":
-        return across // 8 * matrix.stride + across % 8 * 2 + along // 8 * matrix.leading + along % 8 * 16
-    pitch = SWIZZLES[matrix.swizzle][0]
-    run = pitch // 2
-    return across // run * matrix.leading + across % run * 2 + along // 8 * matrix.stride + along % 8 * pitch
+        offset = across // 8 * matrix.stride + across % 8 * pitch + group
+    elif matrix.swizzle == "NONE":
+        offset = across // 8 * matrix.stride + across % 8 * 2 + along // 8 * matrix.leading + along % 8 * pitch
+    else:
+        run = pitch // 2
+        offset = across // run * matrix.leading + across % run * 2 + along // 8 * matrix.stride + along % 8 * pitch
+    return offset
 
 
 STATEMENTS: dict[type, Callable[[Evaluator, Any, str], None]] = {
