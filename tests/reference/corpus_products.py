@@ -156,10 +156,10 @@ PRODUCTS: dict[str, Callable[..., Sequence[Part]]] = {
     "p_block_mlp_gate_proj_weight_f4_pairs type_as_1_static_fp4_bf16_f4_pairs p_block_mlp_up_proj_weight_scale_2 "
     "p_block_mlp_up_proj_weight_scale_bits p_block_mlp_up_proj_weight_bits p_block_mlp_up_proj_weight_f4_pairs -> "
     "mul_18_static_fp4_scale_bits_0 mul_18_static_fp4_scale_bits_1": lambda a, b, gs, xs, g, x, p, q, c, us, u, r: [
-        of_pairs(x, xs, g, gs, a, b), of_pairs(x, xs, u, us, c, b),
+        of_pairs(x, xs, u, us, c, b), of_pairs(x, xs, g, gs, a, b),
     ],
     "reshape_0 v_a k_a q_a -> reshape_0 reshape_0 reshape_1": lambda x, v, k, q: [
-        times_rows(x, q), times_rows(x, k), times_rows(x, v),
+        times_rows(x, q), times_rows(x, v), times_rows(x, k),
     ],
     "scaled_dot_product_attention_scale x1 x0 x2 -> scaled_dot_product_attention": lambda s, k, q, v: [
         attention(q, k, v, s, False)

@@ -43,6 +43,23 @@ StridedLoop: Any = _stmt.StridedLoop
 Sync: Any = _kernel.Sync
 Tile: Any = _kernel.Tile
 TreeHalve: Any = _kernel.TreeHalve
+BlockScaleLoad: Any = _kernel.BlockScaleLoad
+FragmentApply: Any = _kernel.FragmentApply
+FragmentPromote: Any = _kernel.FragmentPromote
+FragmentRepack: Any = _kernel.FragmentRepack
+FragmentRowReduce: Any = _kernel.FragmentRowReduce
+LdmatrixLoad: Any = _kernel.LdmatrixLoad
+MbarrierArrive: Any = _kernel.MbarrierArrive
+MbarrierArriveExpectTx: Any = _kernel.MbarrierArriveExpectTx
+MbarrierInit: Any = _kernel.MbarrierInit
+MbarrierWait: Any = _kernel.MbarrierWait
+MmaSyncPtx: Any = _kernel.MmaSyncPtx
+RegFragment: Any = _kernel.RegFragment
+RegStore: Any = _kernel.RegStore
+TmaDescriptor: Any = _kernel.TmaDescriptor
+TmaLoad: Any = _kernel.TmaLoad
+WgmmaDescriptor: Any = _kernel.WgmmaDescriptor
+WgmmaMma: Any = _kernel.WgmmaMma
 WarpBroadcast: Any = _kernel.WarpBroadcast
 WarpShuffle: Any = _kernel.WarpShuffle
 Write: Any = _stmt.Write
@@ -178,6 +195,24 @@ def output(body: Any, inputs: Mapping[str, Array], spec: Spec, **fields: Any) ->
     """What a kernel of one output ``y`` writes there, without a fault."""
     specs = {name: (array.shape, _KINDS[str(array.dtype)]) for name, array in inputs.items()}
     evaluation = evaluated(graph_of(specs, Node(body, tuple(inputs), {"y": spec})), inputs, **fields)
+    assert evaluation.faults == []
+    return evaluation.outputs["y"]
+
+
+def computed(body: Iterable[Any], inputs: Mapping[str, Any], spec: Spec, threads: int = 32, **options: Any) -> Array:
+    """What a CTA of a kernel writes to ``y``, which need not compile.
+
+    Inputs are arrays, or (array, element type) where the array holds bits.
+    """
+    aux = options.pop("aux_threads", 0)
+    pairs = {
+        name: item if isinstance(item, tuple) else (item, _KINDS[str(item.dtype)]) for name, item in inputs.items()
+    }
+    specs = {name: (array.shape, kind) for name, (array, kind) in pairs.items()}
+    whole = tile({"t": threads}, [*body], threads, aux_threads=aux)
+    graph = graph_of(specs, Node(whole, tuple(inputs), {"y": spec}))
+    ops, _, problem = evaluable(graph, {name: array for name, (array, _) in pairs.items()})
+    evaluation = evaluate_kernels(ops, problem, **options)
     assert evaluation.faults == []
     return evaluation.outputs["y"]
 
