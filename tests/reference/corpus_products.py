@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from emmy.compiler.dtype import decode_f4x2
 
-from ptxc.reference.buffers import Array, Problem, decoded
+from ptxc.reference.buffers import Array, Problem, decoded, encoded
 
 #: Computes a matrix' elements at rows and columns.
 Part = Callable[[Array, Array], Array]
@@ -39,7 +39,8 @@ def silu_times(gate: Part, up: Part, one: Array) -> Part:
 
     def part(rows: Array, columns: Array) -> Array:
         g = gate(rows, columns)
-        return g / (one.item() + np.exp(-g)) * up(rows, columns)
+        result: Array = g / (one.item() + np.exp(-g)) * up(rows, columns)
+        return result
 
     return part
 
@@ -57,7 +58,8 @@ def of_blocks(x: Array, bits: Array, scale: Array) -> Part:
     scale = scale[:, 0, :, 0]
 
     def part(rows: Array, columns: Array) -> Array:
-        return x[rows] @ (bits[columns] * np.repeat(scale[columns // 128], 128, axis=1)).T
+        result: Array = x[rows] @ (bits[columns] * np.repeat(scale[columns // 128], 128, axis=1)).T
+        return result
 
     return part
 
@@ -66,11 +68,14 @@ def of_pairs(x: Array, x_scale: Array, w: Array, w_scale: Array, *scales: Array)
     """A product of pairs of e2m1 with a scale for each 16, whose sign does not count."""
 
     def numbers(pairs: Array, scale: Array) -> Array:
-        return decode_f4x2(pairs.astype(np.uint8)).astype(np.float64) * np.repeat(np.abs(scale), 16, axis=-1)
+        values: Array = decode_f4x2(pairs.astype(np.uint8)).astype(np.float64)
+        result: Array = values * np.repeat(np.abs(scale), 16, axis=-1)
+        return result
 
     def part(rows: Array, columns: Array) -> Array:
         a = numbers(x.reshape(-1, x.shape[-1])[rows], x_scale.reshape(-1, w_scale.shape[-1])[rows])
-        return a @ numbers(w[columns], w_scale[columns]).T
+        result: Array = a @ numbers(w[columns], w_scale[columns]).T
+        return result
 
     return scaled(part, *scales)
 
@@ -132,7 +137,8 @@ PRODUCTS: dict[str, Callable[..., Sequence[Part]]] = {
         plus(scaled(times_rows(x, w), s, t), y, r)
     ],
     "add_2_0 add_2_0 silu_one mul_2_static_fp8_scale mean_count residual add_1_c1 p_mlp_gate_proj_weight_scale "
-    "mul_1_static_fp8_scale p_mlp_gate_proj_weight_bits p_mlp_up_proj_weight_scale p_mlp_up_proj_weight_bits -> add_2_0": (
+    "mul_1_static_fp8_scale p_mlp_gate_proj_weight_bits p_mlp_up_proj_weight_scale p_mlp_up_proj_weight_bits -> "
+    "add_2_0": (
         lambda y, x, one, q, m, r, c, gs, t, g, us, u: [
             scaled(silu_times(scaled(times_rows(x, g), gs, t), scaled(times_rows(x, u), us, t), one), 1 / q)
         ]
@@ -200,10 +206,6 @@ def sums(operands: tuple[Array, list[Array]], parts: int) -> Part:
     return part
 
 
-def is_known(inputs: Iterable[str], outputs: Iterable[str]) -> bool:
-    return key(inputs, outputs) in {**PRODUCTS, **PARTIAL}
-
-
 def numbers(problem: Problem, name: str) -> Array:
     """An input in float64; pairs of e2m1 are bytes."""
     return decoded(problem.begin[name], problem.buffers[name].dtype).astype(np.float64)
@@ -228,8 +230,6 @@ def compare(problem: Problem, outputs: dict[str, Array], inputs: Sequence[str]) 
         columns, at_column = np.unique(column, return_inverse=True)
         expected = part(rows, columns)[at_row, at_column]
         if problem.buffers[name].dtype == "f8e4m3":
-            from ptxc.reference.buffers import encoded
-
             expected = decoded(encoded(expected, "f8e4m3"), "f8e4m3")
         scale = np.sqrt(np.mean(expected**2)) + 1e-300
         found[name] = (written[0].size, float(np.abs(output[written] - expected).max() / scale))

@@ -146,7 +146,8 @@ def test_a_family_of_fragments() -> None:
     a, b = halves(16, 16), halves(16, 32, seed=2)
     shape, cell = (16, 8, 16), op("*", var("r"), 8)
     body = [
-        *regs(a=("a", "f16")), RegFragment("b", "b", shape, dtype("f16"), 4), RegFragment("c", "c", shape, dtype("f32"), 4),
+        *regs(a=("a", "f16")),
+        RegFragment("b", "b", shape, dtype("f16"), 4), RegFragment("c", "c", shape, dtype("f32"), 4),
         direct("a", "p", "a"),
         Loop(axis("r", 4), (direct("b[r]", "q", "b", at=(lit(0), cell)), MmaSyncPtx("c[r]", "a", "b[r]", shape))),
         RegStore("y", Z, "c[0]", shape), RegStore("y", (lit(0), lit(8)), "c[1]", shape),
@@ -236,8 +237,9 @@ def test_staged_operands(swizzle: str, trans: bool, pair: bool) -> None:
         LdmatrixLoad("a", "sa", (row, at), "a", 64, swizzle),
         LdmatrixLoad("b", "sb", place, "b", 64, swizzle, b_trans=trans, pair_frag="b2" if pair else None),
         MmaSyncPtx("c", "a", "b", (16, 8, 16)), RegStore("y", Z, "c", (16, 8, 16)),
-        *([MmaSyncPtx("c2", "a", "b2", (16, 8, 16)), RegStore("y", (lit(0), lit(8)), "c2", (16, 8, 16))] if pair else []),
     ]  # fmt: skip
+    if pair:
+        body += [MmaSyncPtx("c2", "a", "b2", (16, 8, 16)), RegStore("y", (lit(0), lit(8)), "c2", (16, 8, 16))]
     y = computed(body, {"p": a, "q": b}, ((16, 16), "f32"))
     used = b[16:32, 32:48].T if trans else b[32:48, 16:32]
     expected = a[16:, 32:48].astype(float) @ used
@@ -276,7 +278,8 @@ def test_direct_loads_at_an_edge(layout: str, trans: bool, left: int | None, k_l
     assert np.allclose(y, x @ w, rtol=1e-13)
 
 
-def bytes_slab(name: str, source: str, kind: str, rows: int, columns: int, pitch: int) -> list[Any]:
+def bytes_slab(name: str, source: str, kind: str, shape: tuple[int, int], pitch: int) -> list[Any]:
+    rows, columns = shape
     at = (op("/", var("c"), columns), op("%", var("c"), columns))
     copy = (Load(f"v{name}", source, at), Write(name, at, f"v{name}"))
     return [Smem(name, (rows, pitch), kind, 16), StridedLoop(axis("c", rows * columns), T, lit(32), copy)]
@@ -291,7 +294,7 @@ def test_bytes_become_an_operand_of_16_bits(kind: str, trans: bool, to: str) -> 
     name = {"f8e4m3": "__nv_fp8_e4m3", "f8e5m2": "__nv_fp8_e5m2"}[kind]
     body = [
         *regs(a=("a", to), b=("b", to), c=("c", "f32")),
-        *bytes_slab("sb", "q", name, *stored[0].shape, 32),
+        *bytes_slab("sb", "q", name, stored[0].shape, 32),
         direct("a", "p", "a"), LdmatrixLoad("b", "sb", Z, "b", 32, b_trans=trans, byte_slab=True),
         MmaSyncPtx("c", "a", "b", (16, 8, 16), to), RegStore("y", Z, "c", (16, 8, 16)),
     ]  # fmt: skip
@@ -309,17 +312,15 @@ def test_bytes_with_a_scale_of_each_block(kind: str) -> None:
         body_scale = Smem("ss", (8, 2), "float")
     else:
         codes = encode4(numbers)
-        b, values, name = (
-            ((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), kind),
-            decode4(codes),
-            "unsigned char",
-        )
+        b, values = ((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), kind), decode4(codes)
+        name = "unsigned char"
         scales = np.abs(halves(8, 2, seed=4))
         body_scale = Smem("ss", (8, 2), "__half")
     step = 16 if kind == "f8e4m3" else 8
     at = (op("/", T, 2), op("%", T, 2))
     body = [
-        *regs(a=("a", "f16"), b=("b", "f16"), c=("c", "f32")), body_scale, *bytes_slab("sb", "q", name, *b[0].shape, 48),
+        *regs(a=("a", "f16"), b=("b", "f16"), c=("c", "f32")),
+        body_scale, *bytes_slab("sb", "q", name, b[0].shape, 48),
         Cond(op("<", T, 16), (Load("v", "s", at), Write("ss", at, "v"))),
         direct("a", "p", "a"),
         LdmatrixLoad(
@@ -369,7 +370,8 @@ def test_volta_operands_in_pairs(trans: bool) -> None:
     stored = np.ascontiguousarray(b.T) if trans else b
     at = op("*", var("c"), 8)
 
-    def fill(slab: str, source: str, rows: int, columns: int, swizzle: str) -> list[Any]:
+    def fill(slab: str, source: str, shape: tuple[int, int], swizzle: str) -> list[Any]:
+        rows, columns = shape
         place = (op("/", at, columns), op("%", at, columns))
         names = tuple(f"{slab}{i}" for i in range(8))
         copy = (Load(names=names, input=source, index=place), Write(slab, place, values=names, swizzle=swizzle))
@@ -384,17 +386,19 @@ def test_volta_operands_in_pairs(trans: bool) -> None:
     body = [
         *volta_regs(**{f"a{i}": ("a", "f16", 2) for i in range(2)}, **{f"b{i}": ("b", "f16", 2) for i in range(2)}),
         *volta_regs(**{f"c{m}{n}": ("c", "f32", 8) for m, n in cells}),
-        *fill("sa", "p", 64, 32, "V70A"), *fill("sb", "q", *stored.shape, "V70A" if trans else "V70B"),
+        *fill("sa", "p", (64, 32), "V70A"), *fill("sb", "q", stored.shape, "V70A" if trans else "V70B"),
         StridedLoop(axis("k", 32), lit(0), lit(4), (
             LdmatrixLoad("a0", "sa", (lit(32), var("k")), "a", 32, "V70A", pair_frag="a1", **volta),
             LdmatrixLoad(
-                "b0", "sb", kept, "b", stored.shape[1], "V70A" if trans else "V70B", b_trans=trans, pair_frag="b1", **volta
+                "b0", "sb", kept, "b", stored.shape[1], "V70A" if trans else "V70B", b_trans=trans, pair_frag="b1",
+                **volta,
             ),
             *[MmaSyncPtx(f"c{m}{n}", f"a{m}", f"b{n}", (8, 8, 4), b_row_major=not trans) for m, n in cells],
         )),
         *[
             RegStore(
-                "y", (lit(16 * m), lit(16 * n)), f"c{m}{n}", (8, 8, 4), volta_interleaved=True, fragment_index=(m, n), **volta
+                "y", (lit(16 * m), lit(16 * n)), f"c{m}{n}", (8, 8, 4), volta_interleaved=True, fragment_index=(m, n),
+                **volta,
             )
             for m, n in cells
         ],
@@ -509,7 +513,8 @@ def test_accumulators_as_operands() -> None:
         FragmentApply("d", elementwise("multiply"), ("c", lit(0.5)), (FRAG, UNIFORM)),
         FragmentRepack("a", ("c", "d")), direct("b", "x", "b"), RegFragment("e", "c", shape, dtype("f32")),
         MmaSyncPtx("e", "a", "b", shape),
-        RegFragment("b2", "b", shape, dtype("f16")), FragmentRepack("b2", ("d",), role="b"), MmaSyncPtx("e", "a", "b2", shape),
+        RegFragment("b2", "b", shape, dtype("f16")), FragmentRepack("b2", ("d",), role="b"),
+        MmaSyncPtx("e", "a", "b2", shape),
         stored("e"),
         x=x,
     )  # fmt: skip
@@ -527,7 +532,8 @@ def test_an_epilogue_reads_each_elements_place() -> None:
     table = np.arange(128, dtype=np.int32).reshape(16, 8)
     bias, scale = halves(20, 8, seed=7), halves(8, 16, seed=8)
     steps = [
-        Load("b", "bias", (op("+", row, 4), column)), Load("s", "scale", (column, row)), Load("n", "table", (row, column)),
+        Load("b", "bias", (op("+", row, 4), column)), Load("s", "scale", (column, row)),
+        Load("n", "table", (row, column)),
         Assign("u", "multiply", ("x", "s")), Assign("v", "add", ("u", "b")), Assign("w", "add", ("v", "z")),
         Assign("k", "bitwise_and", ("n", "n"), dtype=dtype("i32")), Assign("f", "copy", ("k",), dtype=dtype("f32")),
         Select("o", (SelectBranch("w", op("<", op("+", row, column), 9)), SelectBranch("f", op("==", lit(1), 1)))),
