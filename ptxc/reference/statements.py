@@ -163,10 +163,17 @@ def tile(e: Evaluator, stmt: Tile, path: str) -> Iterator[Ready]:
     else:
         cell = e.cta * e.threads + e.tid
     names = {axis.name: index(at) for axis, at in zip(stmt.axes, coordinates(e, stmt, cell), strict=True)}
-    e.fixed = Fixed([*names, *e.integers])
+    e.fixed = Fixed({*names, *e.integers} - _bound(stmt))
     with e.taking(cell < e.total) as any_left, e.scope(**names):
         if any_left:
             yield from e.body(stmt.body, f"{path}.body")
+
+
+def _bound(stmt: Tile) -> set[str]:
+    """The names that the statements of a tile bind."""
+    inner = list(stmt.body.iter())
+    names = {name for statement in inner for name in statement.defines()}
+    return names | {statement.axis.name for statement in inner if isinstance(statement, Loop | StridedLoop)}
 
 
 def coordinates(e: Evaluator, stmt: Tile, cell: Array) -> list[Array]:
