@@ -42,7 +42,8 @@ def in_group(k: Lowering) -> Linear:
 
 def bit(k: Lowering, at: int) -> Linear:
     """The bit ``at`` of the lane's number."""
-    return k.expressions.modulo(k.expressions.divide(lane(k), constant(1 << at)), constant(2))
+    e = k.expressions
+    return e.once(("bit", at), lambda: e.modulo(e.divide(lane(k), constant(1 << at)), constant(2)))
 
 
 def of_bits(k: Lowering, **weights: int) -> Linear:
@@ -50,6 +51,10 @@ def of_bits(k: Lowering, **weights: int) -> Linear:
 
     It is one register, which has the greatest factor of all weights before it: addresses are made of fewer terms.
     """
+    return k.expressions.once(("bits", *weights.items()), lambda: _of_bits(k, weights))
+
+
+def _of_bits(k: Lowering, weights: dict[str, int]) -> Linear:
     e = k.expressions
     step = 1
     while all(weight % (2 * step) == 0 for weight in weights.values()):
@@ -74,7 +79,10 @@ def accumulator(k: Lowering, layout: str, interleaved: tuple[int, int] | None = 
     :func:`_volta`. ``interleaved`` is the place, along rows and columns, of a tile whose neighbours share a square.
     """
     if layout == "m8n8k4":
-        return _volta(k) if interleaved is None else _volta_interleaved(k, *interleaved)
+        if interleaved is None:
+            return k.expressions.once("volta", lambda: _volta(k))
+        m, n = (at & 1 for at in interleaved)
+        return k.expressions.once(("volta", m, n), lambda: _volta_interleaved(k, m, n))
     if layout not in ("m16n8k16", "wgmma"):
         raise UnsupportedError(f"accumulators of the layout {layout!r} are not supported yet")
     return k.expressions.once("accumulator", lambda: _sixteen_by_eight(k))
@@ -106,8 +114,8 @@ def _volta_interleaved(k: Lowering, m: int, n: int) -> Accumulator:
     """
     registers = k.expressions.registers
     row, column = of_bits(k, b0=1, b2=8, b4=16), of_bits(k, b1=2, b3=8)
-    row = registers.add(row, constant(-12 * (m & 1)))
-    return _elements(k, row, registers.add(column, constant(-12 * (n & 1))), 16)
+    row = registers.add(row, constant(-12 * m))
+    return _elements(k, row, registers.add(column, constant(-12 * n)), 16)
 
 
 def _elements(k: Lowering, row: Linear, column: Linear, far: int) -> Accumulator:
