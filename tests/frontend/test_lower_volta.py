@@ -101,7 +101,8 @@ def crosswise(row: Array, column: Array, rows: int) -> Array:
     """``emmy_volta_crosswise``."""
     vector = column >> 2
     permuted = (row & ~15) + ((row & 3) << 2) + (((row >> 2) ^ ((row & 16) >> 3)) & 3)
-    return (vector * rows + (permuted ^ ((vector & 7) >> 1 & 3))) * 4 + (column & 3)
+    place: Array = (vector * rows + (permuted ^ ((vector & 7) >> 1 & 3))) * 4 + (column & 3)
+    return place
 
 
 def congruous(row: Array, column: Array, columns: int) -> Array:
@@ -109,7 +110,8 @@ def congruous(row: Array, column: Array, columns: int) -> Array:
     vector = column >> 3
     of_row = vector & 3
     permuted = ((row & 3) ^ of_row) | (vector & 4)
-    return ((row & ~3) + of_row) * columns + ((vector & ~7) + permuted) * 8 + (column & 7)
+    place: Array = ((row & ~3) + of_row) * columns + ((vector & ~7) + permuted) * 8 + (column & 7)
+    return place
 
 
 PLACES = {"V70A": crosswise, "V70B": congruous}
@@ -261,7 +263,12 @@ def test_a_product_through_a_row_major_slab(kind: str, trans: bool) -> None:
 DEPTH = 32
 
 
-def paired(trans: bool, rolled: bool = False, c: str = "f32", **fields: Any) -> Any:
+def tiles() -> list[tuple[int, int]]:
+    """The places of the tiles of 16 x 16 in a square of 32 x 32."""
+    return [(m, n) for m in (0, 1) for n in (0, 1)]
+
+
+def paired(trans: bool, rolled: bool = False, c: str = "f32", edges: tuple[int, int] = (32, 32)) -> Any:
     """A product of 32 x 32 x 32 whose operands lie in the slabs that are read in pairs."""
     k = var("k") if rolled else None
     mode = "V70A" if trans else "V70B"
@@ -271,7 +278,7 @@ def paired(trans: bool, rolled: bool = False, c: str = "f32", **fields: Any) -> 
         *fill("sb", "y", shape_of(DEPTH, 32, trans), 8, mode),
         Sync(),
         *[fragment(f"{role}{at}", role) for role in "ab" for at in (0, 1)],
-        *[fragment(f"c{m}{n}", "c", c) for m in (0, 1) for n in (0, 1)],
+        *[fragment(f"c{m}{n}", "c", c) for m, n in tiles()],
     ]
 
     def step(at: Any) -> list[Any]:
@@ -288,20 +295,23 @@ def paired(trans: bool, rolled: bool = False, c: str = "f32", **fields: Any) -> 
         stmts += [stmt for at in range(0, DEPTH, 4) for stmt in step(lit(at))]
     stmts += promoted() if c == "f16" else []
     name = "t" if c == "f16" else "c"
-    stmts += [
-        store("z", (lit(16 * m), lit(16 * n)), f"{name}{m}{n}", volta_interleaved=True, fragment_index=(m, n), **fields)
-        for m in (0, 1)
-        for n in (0, 1)
-    ]
+    for m, n in tiles():
+        row, column = lit(16 * m), lit(16 * n)
+        guards = {
+            "m_guard": (row, lit(edges[0])) if edges[0] < 32 else None,
+            "n_guard": (column, lit(edges[1])) if edges[1] < 32 else None,
+        }
+        stmts.append(
+            store("z", (row, column), f"{name}{m}{n}", volta_interleaved=True, fragment_index=(m, n), **guards)
+        )
     given = {"x": ((32, DEPTH), "f16"), "y": (shape_of(DEPTH, 32, trans), "f16")}
     more = {"l": ((var("e"),), "f32")} if rolled else {}
-    return warp(stmts, {**given, **more}, {"z": (32, 32)})
+    return warp(stmts, {**given, **more}, {"z": edges})
 
 
 def promoted() -> list[Any]:
     """The accumulators of :func:`paired` as f32."""
-    tiles = [f"{m}{n}" for m in (0, 1) for n in (0, 1)]
-    made = [(fragment(f"t{at}", "c", "f32"), FragmentPromote(f"t{at}", f"c{at}", "m8n8k4")) for at in tiles]
+    made = [(fragment(f"t{m}{n}", "c", "f32"), FragmentPromote(f"t{m}{n}", f"c{m}{n}", "m8n8k4")) for m, n in tiles()]
     return [stmt for pair in made for stmt in pair]
 
 
@@ -325,9 +335,11 @@ def test_pairs_of_fragments_are_those_of_emmys_cuda(trans: bool) -> None:
     np.testing.assert_array_equal(got["z"], PAIR_A @ PAIR_B)
 
 
-def test_stores_of_interleaved_tiles_end_at_edges() -> None:
-    graph = paired(False, m_guard=None, n_guard=None, atomic=True)
-    np.testing.assert_array_equal(run(graph, {"x": PAIR_A, "y": PAIR_B}, TARGET)["z"], PAIR_A @ PAIR_B)
+@pytest.mark.parametrize(("rows", "columns"), [(32, 32), (29, 32), (18, 27)])
+def test_stores_of_interleaved_tiles_end_at_edges(rows: int, columns: int) -> None:
+    graph = paired(False, edges=(rows, columns))
+    got = run(graph, {"x": PAIR_A, "y": PAIR_B}, TARGET)
+    np.testing.assert_array_equal(got["z"], (PAIR_A @ PAIR_B)[:rows, :columns])
 
 
 # ------------------------------------------------------------------------------------------ accumulators in registers
@@ -381,7 +393,7 @@ def repacked(role: str) -> Any:
         stmts += [
             FragmentRepack("p", ("c",), "f16", "m8n8k4", part, role),
             operand("q", "v", index, "b" if role == "a" else "a", staged=False),
-            multiply(*("pq" if role == "a" else "qp"), "o"),
+            multiply("p", "q", "o") if role == "a" else multiply("q", "p", "o"),
         ]
     return warp([*stmts, store("z", ZERO, "o")], {**GIVEN, "v": ((16, 16), "f16")}, {"z": (16, 16)})
 
