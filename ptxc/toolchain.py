@@ -144,7 +144,7 @@ def _assemble_with(ptxas: Path, ptx: str, target: str, options: Sequence[str]) -
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx, encoding="utf-8")
         command = [str(ptxas), "-v", f"-arch={target}", *options, str(source), "-o", str(cubin)]
-        status, output, seconds = _run(command, TIME_LIMIT)
+        status, output, seconds = run_timed(command, TIME_LIMIT)
         output = output.replace(f"{source}, ", "")
         if f"Value '{target}' is not defined for option 'gpu-name'" in output:
             return None
@@ -154,7 +154,7 @@ def _assemble_with(ptxas: Path, ptx: str, target: str, options: Sequence[str]) -
         return Assembly(cubin.read_bytes(), _read_resources(output), warnings, seconds)
 
 
-def _run(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
+def run_timed(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
     """Run ``command``: its exit status (negative for a signal), what it printed, its CPU seconds.
 
     The figure of `subprocess` for the CPU time mixes all children of the process; `os.wait4` tells one child's.
@@ -270,7 +270,7 @@ def _number(release: str) -> tuple[int, ...]:
 
 def _release(ptxas: Path) -> str:
     """The CUDA release that ``ptxas`` is of, as in ``13.0``; empty where it does not say."""
-    _, output, _ = _run([str(ptxas), "--version"], 10.0)
+    _, output, _ = run_timed([str(ptxas), "--version"], 10.0)
     match = re.search(r"release ([\d.]+)", output)
     return match[1] if match else ""
 
