@@ -21,7 +21,6 @@ Exit status: 0, 1 if a kernel is not compiled or not assembled, 2 for wrong argu
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import os
@@ -32,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,7 +183,6 @@ class Runner:
         options = Options(target=outcome.entry.target)
         best = float("inf")
         for _ in range(_COMPILATIONS):
-            gc.collect()
             before = time.thread_time()
             kernels = [compile_kernel(node, graph, options) for node in kernel_nodes(graph)]
             best = min(best, time.thread_time() - before)
@@ -250,7 +248,7 @@ def nvcc_us(text: str, target: str) -> float:
         return 0.0 if status else seconds * 1e6
 
 
-def run_all(chosen: Sequence[Entry], runner: Runner, jobs: int, console: Console) -> Iterator[Outcome]:
+def run_all(chosen: Sequence[Entry], runner: Runner, jobs: int, console: Console) -> Generator[Outcome]:
     """The outcomes as they come. When this ends early, what runs still is waited for, the rest is not begun."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar, ThreadPoolExecutor(jobs) as pool:
