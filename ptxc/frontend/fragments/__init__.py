@@ -8,6 +8,7 @@ name ``c[i]`` where the lowering is, so that loops carry it as they carry any na
 :mod:`.lanes`         which rows and columns of a tile a lane holds
 :mod:`.shared`        loads from shared memory, by ``ldmatrix``
 :mod:`.direct`        loads straight from global memory, element by element
+:mod:`.volta`         loads and exchanges of m8n8k4, which has no ``ldmatrix``
 :mod:`.multiply`      ``mma.sync``, and what prepares or folds its operands in registers
 :mod:`.apply`         operations on each element of an accumulator, and reductions of its rows
 :mod:`.store`         stores of accumulators, with what is computed on the way

@@ -34,29 +34,33 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     type = element_type(registers.fragment(k, stmt.frag).dtype)
     if type.nbytes != 2:
         raise UnsupportedError(f"a fragment of {type.name} from global memory is not supported yet")
-    tile = _Tile(k, stmt)
+    tile = Tile(k, stmt, lanes.group(k), k.expressions.registers.scale(lanes.in_group(k), 2))
     words = [tile.word(outer, inner, type) for outer, inner in _REGISTERS[stmt.role]]
     registers.assign(k, stmt.frag, words)
 
 
-class _Tile:
-    """A lane's elements of the tile: ``outer`` counts A's rows or B's columns, ``inner`` counts k."""
+class Tile:
+    """A lane's elements of the tile: ``outer`` counts A's rows or B's columns, ``inner`` counts k.
 
-    def __init__(self, k: Lowering, stmt: LdmatrixLoad) -> None:
+    Slabs of shared memory have no edges: what fills them has seen to it.
+    """
+
+    def __init__(self, k: Lowering, stmt: LdmatrixLoad, outer: Linear, inner: Linear) -> None:
         e = k.expressions
         self.k = k
         self.name = stmt.src_buffer
         self.flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
         self.stride = row_stride(k, stmt.src_buffer, stmt.ldm)
+        #: Whether elements that follow each other in k do in memory.
         self.contiguous = stmt.role == "a" or stmt.b_trans
-        self.outer, self.inner = lanes.group(k), e.registers.scale(lanes.in_group(k), 2)
+        self.outer, self.inner = outer, inner
         self.last: Linear | None = None
         self.present: Operand = TRUE
-        if stmt.gmem_guard is not None:
+        if stmt.gmem_guard is not None and not stmt.staged:
             left = self._left(stmt.gmem_guard)
             self.last = e.larger(e.registers.add(left, constant(1), -1), constant(0))
             self.present = e.compare(">", left, constant(0))
-        self.k_left = self._left(stmt.k_zero) if stmt.k_zero is not None else None
+        self.k_left = self._left(stmt.k_zero) if stmt.k_zero is not None and not stmt.staged else None
 
     def _left(self, guard: tuple[object, object]) -> Linear:
         """How many elements from the tile's first on lie inside."""
@@ -64,15 +68,19 @@ class _Tile:
         base, bound = (e.integer(expr) for expr in guard)  # type: ignore[arg-type]
         return e.registers.add(bound, base, -1)
 
+    def row(self, outer: int) -> Linear:
+        """The row of A, or column of B, so many past the lane's first, or the last that is inside."""
+        e = self.k.expressions
+        row = e.registers.add(self.outer, constant(outer))
+        return row if self.last is None else e.smaller(row, self.last)
+
     def word(self, outer: int, inner: int, type: ElementType) -> Operand:
         """The two elements that follow each other in k, packed."""
         k, e = self.k, self.k.expressions
-        row = e.registers.add(self.outer, constant(outer))
-        if self.last is not None:
-            row = e.smaller(row, self.last)
+        row = self.row(outer)
         at = [e.registers.add(self.inner, constant(inner + j)) for j in (0, 1)]
         inside = [self._inside(each) for each in at]
-        places = [self._place(row, each) for each in at]
+        places = [self.place(row, each) for each in at]
         source = k.memory.type_of(self.name)
         if self.contiguous and source is type and inside[0] == inside[1] and _is_even(places[0]):
             return self._pair(places[0], inside[0])
@@ -86,7 +94,7 @@ class _Tile:
         e = self.k.expressions
         return e.logical("&&", self.present, e.compare("<", at, self.k_left))
 
-    def _place(self, row: Linear, at: Linear) -> Linear:
+    def place(self, row: Linear, at: Linear) -> Linear:
         """The element's offset in the buffer."""
         e = self.k.expressions
         far, near = (row, at) if self.contiguous else (at, row)

@@ -19,7 +19,7 @@ from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
 from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import guard
-from ptxc.frontend.fragments.multiply import pack
+from ptxc.frontend.fragments.halves import pack
 from ptxc.frontend.fragments.shared import row_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
@@ -80,7 +80,8 @@ def _describe(k: Lowering, stmt: RegStore) -> _Store:
     elif stmt.col_dim is not None:
         column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
     flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
-    tile = lanes.accumulator(k, stmt.fragment_layout)
+    interleaved = stmt.fragment_index if stmt.volta_interleaved else None
+    tile = lanes.accumulator(k, stmt.fragment_layout, interleaved)
     return _Store(k, stmt, k.memory.type_of(stmt.dst_buffer), flat, row, column, tile)
 
 
