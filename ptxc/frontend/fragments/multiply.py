@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from emmy.compiler.ir.kernel.ir import FragmentPromote, FragmentRepack, LdmatrixLoad, MmaSyncPtx
 
 from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend.convert import convert
+from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.fragments import direct, registers, shared
+from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.types import B16, B32, F32
 from ptxc.ir.values import Operand, integer
@@ -91,5 +94,5 @@ def pack(k: Lowering, low: Operand, high: Operand, dtype: str) -> Operand:
     b = k.builder
     if k.arithmetic.sm >= 80:
         return b.emit(opcodes.PACK_CVT, ("rn", f"{dtype}x2", "f32"), B32, (high, low), "pair")
-    halves = tuple(b.cvt(f"rn.{dtype}.f32", half, "half") for half in (low, high))
-    return b.emit(opcodes.PACK, ("b32",), B32, halves, "pair")
+    halves = tuple(convert(b, Typed(half, F32_T), element_type(dtype)).operand for half in (low, high))
+    return b.emit(opcodes.PACK, ("b32",), B32, tuple(registers.as_register(k, half) for half in halves), "pair")
