@@ -88,3 +88,11 @@ def element_type(name: str) -> ElementType:
     if found is None:
         raise UnsupportedError(f"element type {name!r} is not supported yet")
     return found
+
+
+def slab_type(name: str) -> ElementType:
+    """The element type of a shared array declared with C's ``name``.
+
+    Emmy has one name for two types; it declares no slab of ``u8`` (``canonical_from_cuda_name``).
+    """
+    return E2M1X2_T if name == "unsigned char" else element_type(name)

@@ -1,0 +1,32 @@
+"""Pairs of 16-bit elements in a register."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxc.frontend.convert import convert
+from ptxc.frontend.dtypes import F16_T, F32_T, element_type
+from ptxc.frontend.fragments.registers import as_register
+from ptxc.frontend.scope import Typed
+from ptxc.ir import opcodes
+from ptxc.ir.types import B16, B32
+from ptxc.ir.values import Operand
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+
+def pack(k: Lowering, low: Operand, high: Operand, dtype: str) -> Operand:
+    """Two f32 rounded to a pair of ``dtype`` (f16 or bf16)."""
+    b = k.builder
+    if k.arithmetic.sm >= 80:
+        return b.emit(opcodes.PACK_CVT, ("rn", f"{dtype}x2", "f32"), B32, (high, low), "pair")
+    halves = tuple(as_register(k, convert(b, Typed(half, F32_T), element_type(dtype)).operand) for half in (low, high))
+    return b.emit(opcodes.PACK, ("b32",), B32, halves, "pair")
+
+
+def unpack(k: Lowering, pair: Operand) -> tuple[Typed, Typed]:
+    """The two f16 of a pair."""
+    halves = (k.kernel.value(B16, "half"), k.kernel.value(B16, "half"))
+    k.builder.multi(opcodes.UNPACK, ("b32",), halves, (pair,))
+    return Typed(halves[0], F16_T), Typed(halves[1], F16_T)
