@@ -37,11 +37,12 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
             need = requirements(op, mods)
             if not target.has(need):
                 first = next(instr for instr in kernel.instrs() if (instr.op, instr.mods) == (op, mods))
+                having = " or ".join(need.only) or f"sm_{need.sm}"
                 raise TargetError(
-                    f"{target} has no {_mnemonic(op, mods)}, which sm_{need.sm} brought",
+                    f"{target} has no {_mnemonic(op, mods)}, which {having} brought",
                     kernel=kernel.name,
                     statement=str(first.loc),
-                    hint=f"compile for sm_{need.sm} or newer, or choose a schedule without it",
+                    hint=f"compile for {having}{'' if need.only else ' or newer'}, or choose a schedule without it",
                 )
             needs.append(need)
     return lowest_version(target, needs)

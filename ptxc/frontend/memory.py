@@ -15,7 +15,7 @@ from emmy.compiler.ir.expr import Expr
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import volta_slabs
 from ptxc.frontend.convert import convert
-from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type
+from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type, slab_type
 from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
 from ptxc.frontend.scope import Typed
@@ -58,7 +58,8 @@ class Memory:
         type = self._types.get(name)
         if type is None:
             shared = self.signature.shared.get(name)
-            type = self._types[name] = element_type(shared.dtype if shared is not None else self.buffer(name).dtype)
+            type = slab_type(shared.dtype) if shared is not None else element_type(self.buffer(name).dtype)
+            self._types[name] = type
         return type
 
     def buffer(self, name: str) -> Buffer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.expr import Literal
 from emmy.compiler.ir.kernel.ir import (
+    BlockScaleLoad,
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
@@ -33,7 +34,7 @@ from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Se
 from ptxc.errors import InputError
 from ptxc.frontend import control, convert, elementwise, threads
 from ptxc.frontend.dtypes import F32_T, element_type
-from ptxc.frontend.fragments import apply, multiply, registers, store
+from ptxc.frontend.fragments import apply, multiply, registers, scaled, store
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
 from ptxc.frontend.scope import Typed
@@ -200,6 +201,7 @@ STATEMENTS: dict[type, Callable[[Lowering, Any, str], None]] = {
     WarpBroadcast: threads.broadcast,
     TreeHalve: threads.tree,
     RegFragment: registers.declare,
+    BlockScaleLoad: scaled.load_scales,
     LdmatrixLoad: multiply.load,
     MmaSyncPtx: multiply.multiply,
     FragmentPromote: multiply.promote,

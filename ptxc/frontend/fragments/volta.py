@@ -16,8 +16,8 @@ from emmy.compiler.ir.kernel.ir import FragmentPromote, FragmentRepack, Ldmatrix
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend.dtypes import F16_T, F32_T, element_type
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.fragments.direct import Tile, guard
-from ptxc.frontend.fragments.halves import add_halves, pack
+from ptxc.frontend.fragments.direct import Tile, guard, pair
+from ptxc.frontend.fragments.pairs import add_halves, pack
 from ptxc.frontend.fragments.shared import row_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
@@ -57,7 +57,7 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     if tile.contiguous and source in (F16_T, F32_T) and (stmt.staged or (_in_fours(tile) and stmt.k_zero is None)):
         words = _four(k, stmt, tile)
     else:
-        words = [tile.word(0, at, F16_T) for at in (0, 2)]
+        words = [pair(tile, 0, at, source, F16_T) for at in (0, 2)]
     registers.assign(k, stmt.frag, words)
 
 
