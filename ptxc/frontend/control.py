@@ -42,6 +42,7 @@ from ptxc.frontend import convert
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
+from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -174,7 +175,10 @@ def _iterate(
         return
     trips = _trips(start, end, step)
     factor = unroll_factor(trips, _cost(k, body), hinted)
-    if k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
+    if trips and selects_fragments(k, body, var):
+        # Registers have no address: which of a family of fragments is meant must be known.
+        factor = trips
+    elif k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
     if factor == trips:
@@ -213,7 +217,7 @@ def _loop_block(
     index = k.kernel.value(B32, var)
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
-    values = [k.kernel.value(k.names.typed(name).type.bank, name) for name in carried]
+    values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
     header.params = [index, *values]
     header.unrolled = factor > 1
     entry_args = [e.register(start, 32), *before]
@@ -344,7 +348,7 @@ def _branch(
         b.loc = loc
         b.branch(join, [k.names.typed(name).operand for name in names])
     k.flights.join(flights)
-    join.params = [k.kernel.value(k.names.typed(name).type.bank, name) for name in names]
+    join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
     b.start(join)
     _rebind(k, names, join.params)
 

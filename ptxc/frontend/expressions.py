@@ -67,21 +67,17 @@ class Expressions(Integers):
         #: The names that the expression being lowered mentions.
         self._mentioned: dict[str, Entry | None] = {}
         self._literals: dict[int, Linear] = {}
-        #: Operations on integers done already, by the operands' identity (which holding them keeps theirs).
-        self._combined: ScopedMemo[tuple[str, int, int], tuple[Linear, Linear, Linear | Typed]] = ScopedMemo()
 
     # -------------------------------------------------------------------------------------------------- scopes
 
     def enter(self) -> None:
         """See :meth:`Integers.enter`."""
         super().enter()
-        self._combined.enter()
         self._lowered.enter()
 
     def leave(self) -> None:
         """See :meth:`Integers.leave`."""
         super().leave()
-        self._combined.leave()
         self._lowered.leave()
 
     # ------------------------------------------------------------------------------------------------- lowering
@@ -235,7 +231,7 @@ class Expressions(Integers):
 
     def _binary(self, expr: BinaryExpr) -> Linear | Typed:
         op: str = expr.op
-        if op in ("&&", "||"):
+        if op == "&&" or op == "||":
             return Typed(self.logical(op, self.condition(expr.left), self.condition(expr.right)), BOOL_T)
         left, right = self.lower(expr.left), self.lower(expr.right)
         if not (type(left) is Linear and type(right) is Linear):
@@ -246,13 +242,9 @@ class Expressions(Integers):
             if not self._common_integer(left, *(() if op in ("<<", ">>") else (right,))).signed:
                 return self._unsigned_binary(op, left, right)
             left, right = self.as_linear(left), self.as_linear(right)
-        key = (op, id(left), id(right))
-        known = self._combined.get(key)
-        if known is not None:
-            return known[2]
-        result = Typed(self.compare(op, left, right), BOOL_T) if op in _COMPARE else self.arithmetic_op(op, left, right)
-        self._combined.remember(key, (left, right, result))
-        return result
+        if op in _COMPARE:
+            return Typed(self.compare(op, left, right), BOOL_T)
+        return self.arithmetic_op(op, left, right)
 
     def _number(self, value: Linear | Typed) -> Linear | Typed:
         """An operand: C's promotion of a bool to 0 or 1, and of small integers to int."""

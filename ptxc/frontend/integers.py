@@ -8,6 +8,7 @@ not reach further.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from ptxc.errors import InputError
 from ptxc.frontend.linear import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Linear, Registers, common_factor, constant
@@ -18,6 +19,8 @@ from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import B32, B64, PRED
 from ptxc.ir.values import FALSE, TRUE, Operand, Value, integer
 
+T = TypeVar("T")
+
 
 class Integers:
     """Integer operations, written where ``builder`` writes."""
@@ -26,6 +29,8 @@ class Integers:
         self.builder = builder
         self.registers = Registers()
         self.memo: ScopedMemo[Hashable, Value] = ScopedMemo()
+        #: What else was made of registers: see :meth:`once`.
+        self._made: ScopedMemo[Hashable, Any] = ScopedMemo()
         #: How many loops surround the place that is being written.
         self.depth = 0
 
@@ -34,15 +39,22 @@ class Integers:
     def enter(self) -> None:
         """What is remembered from here on is forgotten at the matching :meth:`leave`."""
         self.memo.enter()
+        self._made.enter()
 
     def leave(self) -> None:
         """Forget what was remembered since the matching :meth:`enter`."""
         self.memo.leave()
+        self._made.leave()
 
     def memoised(self, key: Hashable, write: Callable[[], Value]) -> Value:
         """The register remembered under ``key``, written by ``write`` if there is none."""
         value = self.memo.get(key)
         return value if value is not None else self.memo.remember(key, write())
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives, or what it gave for ``key`` where the lowering is: it must depend on ``key`` alone."""
+        made: T | None = self._made.get(key)
+        return made if made is not None else self._made.remember(key, make())
 
     def note(self, value: Value, lo: int, hi: int) -> Value:
         """Let index expressions contain ``value``, which lies in [lo, hi]."""

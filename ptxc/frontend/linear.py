@@ -63,12 +63,12 @@ class Linear:
     @property
     def lo(self) -> int:
         """The least value that it can have."""
-        return self.range[0]
+        return (self._range or self.range)[0]
 
     @property
     def hi(self) -> int:
         """The greatest value that it can have."""
-        return self.range[1]
+        return (self._range or self.range)[1]
 
     def same(self, other: Linear) -> bool:
         """Whether both always have the same value."""
@@ -152,12 +152,12 @@ class Registers:
         """``a + factor * b``."""
         wide = a.wide or b.wide
         if not b.terms:
-            return self.make(a.terms, a.constant + factor * b.constant, wide)
+            return Linear(self, a.terms, a.constant + factor * b.constant, wide)
         if not a.terms and factor == 1:
-            return self.make(b.terms, a.constant + b.constant, wide)
+            return Linear(self, b.terms, a.constant + b.constant, wide)
         terms = dict(a.terms)
         _accumulate(terms, b.terms, factor)
-        return self.make(terms, a.constant + factor * b.constant, wide)
+        return Linear(self, terms, a.constant + factor * b.constant, wide)
 
     def weighted(self, entries: Sequence[Linear], weights: Sequence[int], wide: bool) -> Linear:
         """``sum(weight * entry)``, in 64 bits if an entry is or ``wide`` says so."""
@@ -168,7 +168,7 @@ class Registers:
             wide = wide or entry.wide
             if entry.terms:
                 _accumulate(terms, entry.terms, weight)
-        return self.make(terms, offset, wide)
+        return Linear(self, terms, offset, wide)
 
     def scale(self, a: Linear, factor: int, wide: bool = False) -> Linear:
         """``factor * a``, in 64 bits if ``a`` is or ``wide`` says so."""
@@ -177,7 +177,7 @@ class Registers:
             return Linear(self, {}, 0, wide)
         if factor == 1 and wide == a.wide:
             return a
-        return self.make({v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
+        return Linear(self, {v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
 
     def split(self, a: Linear, divisor: int) -> tuple[Linear, Linear]:
         """``(q, r)`` with ``a = divisor * q + r``, every term of ``a`` in q that can be.
@@ -188,7 +188,7 @@ class Registers:
         multiples = {v: c // divisor for v, c in a.terms.items() if c % divisor == 0}
         others = {v: c for v, c in a.terms.items() if c % divisor}
         exact = self.range_of(others, rest, True)
-        return self.make(multiples, quotient, a.wide), Linear(self, others, rest, a.wide, exact)
+        return Linear(self, multiples, quotient, a.wide), Linear(self, others, rest, a.wide, exact)
 
 
 def _accumulate(terms: dict[Value, int], more: dict[Value, int], factor: int) -> None:

@@ -141,14 +141,36 @@ class Memory:
             if not shift_text.isdigit() or not _CHUNK_SHIFT <= int(shift_text) < 32:
                 raise InputError(f"the swizzle {mode!r} shifts by {shift_text!r}")
             shift = int(shift_text)
+        return self._exchanged(flat, shift, mask)
+
+    def _exchanged(self, flat: Linear, shift: int, mask: int) -> Linear:
+        """``flat ^ (((flat >> shift) & mask) << 3)``, so spelled that the parts of offsets in one slab are shared."""
         e = self.expressions
-        # What lies above every bit that the XOR reads or writes just adds.
-        above, low = e.registers.split(flat, 1 << (shift + mask.bit_length()))
-        if not 0 <= low.lo <= low.hi < 1 << (shift + mask.bit_length()):
-            above, low = constant(0), flat
-        row = e.bitwise("&", e.bitwise(">>", low, constant(shift)), constant(mask))
-        moved = e.bitwise("^", low, e.registers.scale(row, 1 << _CHUNK_SHIFT))
-        return e.registers.add(moved, above, 1 << (shift + mask.bit_length()))
+        # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
+        field, chunks = 1 << (shift + mask.bit_length()), 1 << (_CHUNK_SHIFT + mask.bit_length())
+        above, low = self._parts(flat, field)
+        key = (shift, mask, low.constant, *low.terms.items())
+        return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
+
+    def _exchanged_low(self, low: Linear, shift: int, mask: int, chunks: int) -> Linear:
+        """:meth:`_exchanged` of an offset that has nothing above the bits that the XOR reads."""
+        e = self.expressions
+        rows, chunk = self._parts(low, chunks) if shift >= _CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
+        source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
+        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
+        delta = e.registers.scale(row, 1 << _CHUNK_SHIFT)
+        lane = e.registers.make(chunk.terms, 0, chunk.wide)
+        if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
+            # The constant sets bits of its own: the lane's part is the same for all constants.
+            moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
+        else:
+            moved = e.bitwise("^", chunk, delta)
+        return e.registers.add(moved, rows, chunks)
+
+    def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
+        """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""
+        above, low = self.expressions.registers.split(flat, divisor)
+        return (above, low) if 0 <= low.lo <= low.hi < divisor else (constant(0), flat)
 
     def align(self, name: str, flat: Linear, count: int) -> None:
         """Let ``count`` elements from ``flat`` on be one access. Raises InputError where they cannot be aligned."""
@@ -194,32 +216,57 @@ class Memory:
         if not flat.terms:
             return Mem(symbol, offset)
         e = self.expressions
+        key = ("shared", symbol, nbytes, *flat.terms.items())
+        register = e.once(key, lambda: self._start(symbol, flat.terms, nbytes))
+        if register is not None:
+            return Mem(register, offset)
+        # A register below the array's start may wrap around 2^32: then the constant goes into the register.
+        inside = flat.constant * nbytes
+        return Mem(self._slot(symbol, flat.terms, inside, nbytes), offset - inside)
+
+    def _start(self, symbol: Sym, terms: dict[Value, int], nbytes: int) -> Value | None:
+        """The address of what lies ``terms`` elements after a shared array's start, None where that may be negative."""
+        natural = self.expressions.registers.make(terms, 0, True).lo >= 0
+        return self._slot(symbol, terms, 0, nbytes) if natural else None
+
+    def _slot(self, symbol: Sym, terms: dict[Value, int], inside: int, nbytes: int) -> Value:
+        """The address of what lies ``terms`` elements and ``inside`` bytes after a shared array's start."""
+        e = self.expressions
         base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
         e.note(base, 0, INT_MAX)
-        terms = {base: 1, **{value: c * nbytes for value, c in flat.terms.items()}}
-        # A register below the array's start may wrap around 2^32: then the constant goes into the register.
-        inside = 0 if e.registers.make(flat.terms, 0, True).lo >= 0 else flat.constant * nbytes
-        register = e.register(e.registers.make(terms, inside, False), 32)
+        sum_ = {base: 1, **{value: coefficient * nbytes for value, coefficient in terms.items()}}
+        register = e.register(e.registers.make(sum_, inside, False), 32)
         assert isinstance(register, Value)
-        return Mem(register, offset - inside)
+        return register
 
     def _global(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
         e = self.expressions
-        groups: dict[int, dict[Value, int]] = {}
-        positive = flat.constant >= 0
-        for value, coefficient in e.registers.ordered(flat.terms):
-            groups.setdefault(e.registers.depth(value), {})[value] = coefficient
-            positive = positive and coefficient > 0 and e.registers.atom(value).lo >= 0
-        for terms in groups.values():
-            # Part of a sum of non-negative terms cannot leave the range that the whole stays in. It can where the
-            # whole is less than the sum of its terms.
-            pointer = self._advance(pointer, e.registers.make(terms, 0, flat.wide or not positive), nbytes)
+        natural = flat.constant >= 0
+        if flat.terms:
+            key = ("global", pointer, nbytes, flat.wide, natural, *flat.terms.items())
+            pointer = e.once(key, lambda: self._moved(pointer, flat.terms, flat.wide, natural, nbytes))
         offset = flat.constant * nbytes
         if not INT_MIN <= offset <= INT_MAX:
             far = integer(B64, offset)
             pointer = e.memoised(("+", pointer, far), lambda: self.builder.binary(opcodes.ADD, "s64", pointer, far))
             offset = 0
         return Mem(pointer, offset)
+
+    def _moved(self, pointer: Value, terms: dict[Value, int], wide: bool, natural: bool, nbytes: int) -> Value:
+        """``pointer`` moved by ``terms`` elements: what outer loops know of them first.
+
+        ``natural``: whether the constant that is added to them is not negative.
+        """
+        e = self.expressions
+        groups: dict[int, dict[Value, int]] = {}
+        for value, coefficient in e.registers.ordered(terms):
+            groups.setdefault(e.registers.depth(value), {})[value] = coefficient
+            natural = natural and coefficient > 0 and e.registers.atom(value).lo >= 0
+        for part in groups.values():
+            # Part of a sum of non-negative terms cannot leave the range that the whole stays in. It can where the
+            # whole is less than the sum of its terms.
+            pointer = self._advance(pointer, e.registers.make(part, 0, wide or not natural), nbytes)
+        return pointer
 
     def _advance(self, pointer: Value, by: Linear, nbytes: int) -> Value:
         """``pointer`` moved by as many elements."""

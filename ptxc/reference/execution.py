@@ -26,6 +26,8 @@ class Settings:
     sample: Sample = ALL
     max_steps: int = DEFAULT_MAX_STEPS
     profile: bool = False
+    #: Whether a grid may begin before the one ahead has ended; None: if it waits for that one.
+    dependent: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ def _launch(
             sanitize=settings.sanitize,
             max_steps=settings.max_steps,
             profile=settings.profile,
+            dependent=settings.dependent,
             progress=progress,
         )
     except UsageError as error:

@@ -9,7 +9,7 @@ The way of a text::
     device          a launch: batches of CTAs, one ``machine`` each
     scheduler       runs blocks, parts and joins threads, lets them wait (``barrier``, ``warp``)
     access, memory  loads and stores, held against the bounds of what they name
-    race, initialization, findings
+    order, touches, race, global_race, initialization, findings
                     what the checks watch, and what they say
     profile         what was executed how often, and how memory accesses fell
 

@@ -40,10 +40,10 @@ def load(m: Machine, active: Active, space: str, addresses: Array, size: int) ->
     if m.profile is not None:
         m.profile.access(m, active, pieces, size)
     if len(pieces) == 1 and pieces[0].where is None:
-        return _read(m, pieces[0], size)
+        return _read(m, active, pieces[0], size)
     out = np.zeros(addresses.size, container(size))
     for piece in pieces:
-        out[piece.where] = _read(m, piece, size)
+        out[piece.where] = _read(m, active, piece, size)
     return out
 
 
@@ -67,12 +67,14 @@ def store(m: Machine, active: Active, space: str, addresses: Array, values: Arra
         piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = part
 
 
-def _read(m: Machine, piece: Piece, size: int) -> Array:
+def _read(m: Machine, active: Active, piece: Piece, size: int) -> Array:
     if piece.region is m.shared:
         if m.checks.race is not None:
             m.checks.race.read(m, piece, size)
         if m.checks.init is not None:
             m.checks.init.shared_read(m, piece, size)
+    elif m.checks.global_race is not None and piece.region.space == "global":
+        m.checks.global_race.read(m, active, piece, size)
     shift = size.bit_length() - 1
     return piece.region.view(size).take(piece.offsets >> shift if shift else piece.offsets)
 
@@ -245,14 +247,20 @@ def _out_of_bounds(
 
 
 def _nearest(m: Machine, space: str, address: int, extents: list[Extent]) -> str:
-    """The variable before ``address``, which a program most likely meant."""
-    before = [extent for extent in extents if extent.start <= address]
+    """The variable before ``address`` or the one after it, the nearer: a program most likely meant that.
+
+    ``extents`` are in the order of their addresses.
+    """
     if space == "global":
-        region = m.memory.find(address)
-        before = [Extent(region.name, region.start, region.end)] if region else []
+        around = (m.memory.find(address), m.memory.find(m.memory.start_above(address)))
+        extents = [Extent(region.name, region.start, region.end) for region in around if region is not None]
+    before = [extent for extent in extents if extent.start <= address]
+    after = [extent for extent in extents if extent.start > address]
+    if after and (not before or after[0].start - address < address - before[-1].end):
+        return f": {after[0].start - address} bytes before {after[0].name}"
     if not before:
         return ""
-    last = max(before, key=lambda extent: extent.start)
+    last = before[-1]
     return f": {address - last.start} bytes from the start of {last.name}, which has {last.end - last.start}"
 
 

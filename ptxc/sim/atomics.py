@@ -173,6 +173,7 @@ def _checks(m: Machine, piece: Piece, size: int) -> None:
             m.checks.race.atomic(m, piece, size)
         if m.checks.init is not None:
             m.checks.init.shared_read(m, piece, size)
+            m.checks.init.shared_written(piece.offsets, size)
     elif piece.region.space == "global" and m.checks.global_race is not None:
         m.checks.global_race.atomic(m, piece, size)
 

@@ -1,7 +1,8 @@
 """CTA barriers (PTX ISA 9.7.15.1): ``bar`` and ``barrier``, with ids, thread counts, arrival and reduction.
 
 A warp arrives at a barrier when all of its threads that have not exited have; it then counts as 32 threads. A barrier
-without a count completes when every warp that still has threads has arrived.
+without a count completes when every warp that still has threads has arrived, one with a count as soon as so many have.
+Of warps that come at once, those of lower numbers come first.
 """
 
 from __future__ import annotations
@@ -96,8 +97,31 @@ class Barriers:
                 continue
             if name >= _NAMES:
                 m.report("sync", "barrier id", f"barrier {name} does not exist", chosen.index)
-            going += self._arrive(int(name), operation, chosen, next_block)
+            for part in self._parts(int(name), operation, chosen):
+                going += self._arrive(int(name), operation, part, next_block)
         return going
+
+    def _parts(self, name: int, operation: BarrierOperation, active: Active) -> list[Active]:
+        """Those who arrive at once, in parts of which none has more threads than the barrier still waits for.
+
+        Where more come than it is for, it completes without the others, who wait for its next round.
+        """
+        if operation.count is None:
+            return [active]
+        m = self._m
+        here = np.zeros(m.threads, np.bool_)
+        here[active.index] = True
+        known = self._states.get(name)
+        arrived = here if known is None else here | known.arrived
+        in_cta = arrived.reshape(-1, 32).any(1).reshape(len(m.geometry.ctas), -1).sum(1) * 32
+        if (in_cta[m.geometry.cta_of_slot[active.index]] <= m.compress(operation.count(m, active), active)).all():
+            return [active]
+        warps = np.unique(active.index >> 5)
+        cta = warps * 32 // m.geometry.slots
+        turn = np.zeros(m.threads // 32, np.intp)
+        turn[warps] = np.arange(warps.size) - np.searchsorted(cta, cta)
+        turns = turn[active.index >> 5]
+        return [Active(active.index[turns == at], False) for at in range(int(turns.max()) + 1)]
 
     def _arrive(
         self, name: int, operation: BarrierOperation, active: Active, next_block: int
@@ -116,8 +140,8 @@ class Barriers:
             self._states[name] = state
         self._note(state, operation, active)
         going = []
-        if not operation.waits and m.checks.race is not None:
-            m.checks.race.arrived(m, name, active.index)
+        if not operation.waits and m.checks.order is not None:
+            m.checks.order.arrived(name, active.index)
         if operation.waits:
             state.waiting.append(Waiting(operation, active.index, next_block))
         else:
@@ -177,8 +201,8 @@ class Barriers:
         state.waiting = left
         for operation, executing in instructions.items():
             self._check_aligned(operation, executing, state.arrived)
-        if m.checks.race is not None:
-            m.checks.race.barrier(m, name, state.arrived & here, waiting)
+        if m.checks.order is not None:
+            m.checks.order.barrier(m, name, state.arrived & here, waiting)
         state.arrived &= ~here
         state.expected[ready] = 0
         return going
@@ -201,8 +225,8 @@ class Barriers:
     def _completed(self, name: int, operation: BarrierOperation) -> None:
         """A barrier that every thread reached together completes."""
         m = self._m
-        if m.checks.race is not None:
-            m.checks.race.barrier(m, name, m.live, m.live)
+        if m.checks.order is not None:
+            m.checks.order.barrier(m, name, m.live, m.live)
         self._check_aligned(operation, m.live, m.live)
 
     def _check_aligned(self, operation: BarrierOperation, executing: Mask, arrived: Mask) -> None:

@@ -24,7 +24,8 @@ _POLLING = {"volatile", "acquire", "relaxed", "mmio", "test_wait", "try_wait"}
 class Block:
     """Instructions ``start`` to ``end`` of the program; only the last may leave the block.
 
-    ``polls`` says that the block belongs to a loop that reads what other threads may write while it runs.
+    ``polls`` says that the block belongs to a loop that reads what other threads may write while it runs. ``gathers``
+    is how many threads (a warp, a warpgroup) execute an instruction of the block together, 0 for none.
     """
 
     start: int
@@ -32,21 +33,25 @@ class Block:
     successors: list[int] = field(default_factory=list)
     rank: int = 0
     polls: bool = False
+    gathers: int = 0
 
 
-def split_blocks(program: Program, blocking: frozenset[str]) -> list[Block]:
+def split_blocks(program: Program, blocking: frozenset[str], aligned: dict[str, int]) -> list[Block]:
     """The blocks of ``program``, in the order of its text, with successors and ranks.
 
-    A block also ends behind each instruction whose opcode is ``blocking``: threads may have to wait there.
+    A block also ends behind each instruction whose opcode is ``blocking``: threads may have to wait there. The first
+    ``aligned`` instruction of a block, which whole groups of threads execute together, begins one.
     """
     code = program.instructions
     starts = {0, *(label.index for item in code for label in _labels(item))}
     starts |= {at + 1 for at, item in enumerate(code) if item.opcode in _ENDS or item.opcode in blocking}
+    starts |= set(_first_aligned(code, starts, aligned))
     cuts = sorted(starts - {len(code)})
     blocks = [Block(start, end) for start, end in zip(cuts, [*cuts[1:], len(code)])]
     number = {block.start: at for at, block in enumerate(blocks)}
     for at, block in enumerate(blocks):
         last = code[block.end - 1]
+        block.gathers = aligned.get(code[block.start].opcode, 0) if code[block.start].guard is None else 0
         block.successors = [number[label.index] for label in _labels(last)]
         falls = last.opcode not in _ENDS or last.guard is not None
         if falls and at + 1 < len(blocks):
@@ -54,6 +59,21 @@ def split_blocks(program: Program, blocking: frozenset[str]) -> list[Block]:
     leaving = [at for at, block in enumerate(blocks) if _only_leaves(code[block.start : block.end])]
     _rank(blocks, [_reads_others(code[block.start : block.end]) for block in blocks], leaving)
     return blocks
+
+
+def _first_aligned(code: list[Instruction], starts: set[int], aligned: dict[str, int]) -> list[int]:
+    """The instructions before which threads must come together: aligned ones, of more threads than are so already.
+
+    With a guard, threads need not come: whether they do is up to the instruction.
+    """
+    found, together = [], 0
+    for at, item in enumerate(code):
+        together = 0 if at in starts else together
+        wanted = aligned.get(item.opcode, 0) if item.guard is None else 0
+        if wanted > together:
+            found.append(at)
+            together = wanted
+    return found
 
 
 def _only_leaves(code: list[Instruction]) -> bool:

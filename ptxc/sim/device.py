@@ -19,15 +19,17 @@ from ptxc.sim import syntax as ast
 from ptxc.sim.asynchronous import CopyQueue
 from ptxc.sim.findings import CHECKS, Finding, Findings
 from ptxc.sim.geometry import Dim3, geometry, padded
+from ptxc.sim.global_race import GlobalRaceCheck
 from ptxc.sim.initialization import InitCheck
 from ptxc.sim.kernel import Kernel, bind
 from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
 from ptxc.sim.memory import GlobalMemory, Region
+from ptxc.sim.order import Order
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
-from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
+from ptxc.sim.race import SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 
@@ -160,6 +162,7 @@ class Module:
         sanitize: Iterable[str] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
         profile: bool = False,
+        dependent: bool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> LaunchResult:
         """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each).
@@ -168,7 +171,9 @@ class Module:
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
         pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
-        profile. ``progress`` is called with the CTAs done and to do.
+        profile. ``dependent`` says that the grid ahead may still run when this one begins (programmatic dependent
+        launch), None that it may if the entry has a ``griddepcontrol.wait``. ``progress`` is called with the CTAs done
+        and to do.
 
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
@@ -179,6 +184,7 @@ class Module:
             raise UsageError(f"unknown check {min(chosen - CHECKS)!r}", hint=f"there are {', '.join(sorted(CHECKS))}")
         places = run.places(ctas)
         run.profile = Profile() if profile else None
+        run.dependent = dependent
         return run.run(list(args), places, chosen, max_steps, progress)
 
 
@@ -202,6 +208,7 @@ class _Launch:
         self._read_only: dict[Region, Instruction] = {}
         self._statistics = Statistics()
         self.profile: Profile | None = None
+        self.dependent: bool | None = None
         limits = self._program.limits
         limit = math.prod(limits.get("maxntid", (1024,)))
         if math.prod(block) > limit:
@@ -233,7 +240,8 @@ class _Launch:
     ) -> LaunchResult:
         regions, parameters = self._bind(args)
         if "race" in checks:
-            self._global_race = GlobalRaceCheck(self._program)
+            dependent = self._waits_for_grid() if self.dependent is None else self.dependent
+            self._global_race = GlobalRaceCheck(self._program, dependent)
         size = self._batch_size()
         completed = True
         try:
@@ -248,6 +256,10 @@ class _Launch:
             for region in regions:
                 self._memory.remove(region)
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
+
+    def _waits_for_grid(self) -> bool:
+        waits = (item for item in self._program.instructions if item.opcode == "griddepcontrol")
+        return any("wait" in item.modifiers for item in waits)
 
     def _bind(self, args: list[Argument]) -> tuple[list[Region], Region]:
         """The parameter bank, and the regions that exist for this launch only."""
@@ -304,8 +316,10 @@ class _Launch:
         )
         if "init" in checks:
             m.checks.init = InitCheck(m.shared.data.size, m.threads)
-        if "race" in checks:
-            m.checks.race = SharedRaceCheck(m)
+        if self._global_race is not None:
+            order = m.checks.order = Order(m)
+            m.checks.race = SharedRaceCheck(m, order)
+            self._global_race.begin(order)
         scheduler = Scheduler(self._kernel, m, max_steps)
         try:
             scheduler.run()

@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ptxc.sim.aligned import ALIGNED
 from ptxc.sim.asynchronous import COPIES
 from ptxc.sim.atomics import ATOMICS
 from ptxc.sim.barrier import BarrierOperation, barrier_operation
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, guarded, reader
 from ptxc.sim.cfg import split_blocks
 from ptxc.sim.convert import CONVERT
+from ptxc.sim.global_race import GRID
 from ptxc.sim.integer import INTEGER
 from ptxc.sim.logic import LOGIC
+from ptxc.sim.matrix import MATRIX
+from ptxc.sim.matrix_memory import MATRIX_MEMORY
 from ptxc.sim.movement import MOVEMENT, nothing
 from ptxc.sim.program import Instruction, Label, LabelTable, Program
 from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
 
-_NO_EFFECT = ("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "brkpt", "setmaxnreg")
+_NO_EFFECT = ("membar", "fence", "nanosleep", "pmevent", "brkpt")
 """Ordering that one thread at a time in program order has anyway, and hints."""
 
 ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MOVEMENT,
     **ATOMICS,
     **COPIES,
+    **GRID,
     **WARP_STATE,
+    **MATRIX,
+    **MATRIX_MEMORY,
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
@@ -88,17 +95,20 @@ End = FallThrough | Branch | IndexedBranch | Exit | Trap | BarrierEnd | Collecti
 class Block:
     """A basic block: ``actions`` in order, then ``end`` for the threads in which ``guard`` holds.
 
-    ``length`` counts instructions, ``last`` is the last of them. ``polls`` says that the block belongs to a loop that
-    may wait for what other threads write.
+    ``length`` counts instructions, ``first`` and ``last`` are its ends. ``polls`` says that the block belongs to a
+    loop that may wait for what other threads write. ``gathers`` is how many threads must be there together (a warp, a
+    warpgroup) before the block runs, 0 where one may run alone.
     """
 
     actions: list[tuple[Instruction, Action]]
     end: End
     guard: Reader | None
+    first: Instruction
     last: Instruction
     length: int
     rank: int
     polls: bool = False
+    gathers: int = 0
 
 
 @dataclass(slots=True)
@@ -115,7 +125,7 @@ def bind(program: Program) -> Kernel:
     Raises UnsupportedError, with the line, for one that is not executed, InputError for one that is not PTX.
     """
     code = program.instructions
-    parts = split_blocks(program, BLOCKING)
+    parts = split_blocks(program, BLOCKING, ALIGNED)
     numbers = {part.start: at for at, part in enumerate(parts)}
     kernel = Kernel(program)
     for part in parts:
@@ -123,7 +133,11 @@ def bind(program: Program) -> Kernel:
         end, guard = _end(last, numbers)
         plain = code[part.start : part.end if isinstance(end, FallThrough) else part.end - 1]
         actions = [(item, guarded(action_of(item), item.guard, item)) for item in plain]
-        kernel.blocks.append(Block(actions, end, guard, last, part.end - part.start, part.rank, part.polls))
+        kernel.blocks.append(
+            Block(
+                actions, end, guard, code[part.start], last, part.end - part.start, part.rank, part.polls, part.gathers
+            )
+        )
     return kernel
 
 
@@ -194,6 +208,7 @@ def supported() -> dict[str, list[str]]:
         "conversions": CONVERT,
         "data": MOVEMENT,
         "atomics": ATOMICS,
+        "matrices": [*MATRIX, *MATRIX_MEMORY],
         "asynchronous copies": ["cp.async", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"],
         "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
         "barriers": ["bar", "barrier"],

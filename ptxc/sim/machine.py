@@ -20,9 +20,11 @@ from ptxc.sim.scalar import Array, Index, Mask
 
 if TYPE_CHECKING:
     from ptxc.sim.asynchronous import CopyQueue
+    from ptxc.sim.global_race import GlobalRaceCheck
     from ptxc.sim.initialization import InitCheck
+    from ptxc.sim.order import Order
     from ptxc.sim.profile import Profile
-    from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
+    from ptxc.sim.race import SharedRaceCheck
 
 
 class Stop(Exception):
@@ -43,9 +45,10 @@ class Active:
 
 @dataclass(slots=True)
 class Checks:
-    """The checkers that a launch asked for, each None when it is off."""
+    """The checkers that a launch asked for, each None when it is off. ``order`` is what the race checks look at."""
 
     init: InitCheck | None = None
+    order: Order | None = None
     race: SharedRaceCheck | None = None
     global_race: GlobalRaceCheck | None = None
     sync: bool = False

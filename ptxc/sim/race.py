@@ -1,38 +1,27 @@
-"""The ``race`` check: accesses that nothing orders.
+"""The ``race`` check: accesses of a CTA's threads that nothing orders.
 
-In shared memory, two threads of a CTA race when they touch the same byte, one of them writes, not both are atomic,
-and no barrier orders them. Memory is watched in granules of the smallest size that the kernel accesses.
-
-Barriers of the whole CTA divide its life into *eras*: accesses of different eras are ordered. Kernels in which fewer
-threads meet (``bar.warp.sync``, the other warp operations with ``.sync``, barriers with a thread count,
-``barrier.arrive``) are watched more finely: each warp has a time that every meeting it takes part in moves on, and
-each thread knows up to which time it is ordered behind each lane of its warp and behind each other warp.
-
-A warp operation that is no barrier (``shfl.sync``, ``vote.sync``, ...) makes its lanes meet but not their writes
-visible (PTX ISA 9.7.10.6): it orders what they read before it, so that others may then overwrite it, and nothing else.
+Two threads of a CTA race when they touch the same byte, one of them writes, not both are atomic, and no barrier orders
+them (``ptxc.sim.order``), whichever of them came first in this run. Memory is watched in granules of the smallest size
+that the kernel accesses.
 
 A ``cp.async`` writes from its issue until it is waited for: any access in between races with it, even its own
-thread's. Ordering by atomics, fences and flags is not understood; kernels that rely on it show false races.
+thread's. Ordering by atomics, fences and flags is not understood; kernels that rely on it show false races in shared
+memory, and global memory is not watched in them (``ptxc.sim.global_race``).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from ptxc.sim.access import Piece
 from ptxc.sim.machine import Machine
-from ptxc.sim.memory import Region
+from ptxc.sim.order import Order
 from ptxc.sim.program import Program
-from ptxc.sim.scalar import TYPES, Array, Index, Mask
-from ptxc.sim.warp import COLLECTIVES
+from ptxc.sim.scalar import TYPES, Array, Index
+from ptxc.sim.touches import NOBODY, Touches
 
-_NOBODY, _MANY = -1, -2
 _IN_FLIGHT = np.iinfo(np.int32).max
-_FOR_EVER = _IN_FLIGHT - 1
-_ATOMIC = 1 << 30
-_BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
+_AFTER_WRITE = "races with a write that no barrier orders before it"
 
 
 def granule(program: Program) -> int:
@@ -44,229 +33,126 @@ def granule(program: Program) -> int:
     return min(sizes)
 
 
-def has_small_meetings(program: Program) -> bool:
-    """Whether some instruction of ``program`` makes fewer threads than the CTA's meet."""
-    for item in program.instructions:
-        if item.opcode in COLLECTIVES and "sync" in item.modifiers:
-            return True
-        if item.opcode in {"bar", "barrier"}:
-            operands = len(item.operands) - (2 if "red" in item.modifiers else 0)
-            if "warp" in item.modifiers or "arrive" in item.modifiers or operands > 1:
-                return True
-    return False
+def granules(piece: Piece, size: int, unit: int) -> tuple[Index, Array]:
+    """Accesses of ``size`` bytes as granules of ``unit`` bytes, with the thread of each."""
+    at = piece.offsets >> (unit.bit_length() - 1)
+    slots = piece.slots.astype(np.int32)
+    parts = size // unit
+    if parts > 1:
+        at = (at[:, None] + np.arange(parts)).reshape(-1)
+        slots = np.repeat(slots, parts)
+    return at, slots
 
 
-@dataclass(slots=True)
-class _Clocks:
-    """Who is ordered behind whom, in kernels in which fewer threads than the CTA's meet.
+class Watch:
+    """The accesses to a piece of memory, of ``count`` granules of ``unit`` bytes.
 
-    ``time[w]`` is warp ``w``'s own time. A thread is ordered behind what lane ``l`` of its warp wrote before time
-    ``lanes[slot, l]`` and read before ``lanes_read[slot, l]``, and behind all that warp ``v`` of its CTA did before
-    ``warps[w, v]``.
+    For each granule: the era, the thread (its slot) and the time of the last plain write, the reads and the atomics.
+    ``_IN_FLIGHT`` as a write's era is a ``cp.async`` that was not waited for. Nothing is known of a granule until it is
+    forgotten: arrays of zeros take no memory where nobody looks.
     """
 
-    time: Array
-    lanes: Array
-    lanes_read: Array
-    warps: Array
-
-    @classmethod
-    def of(cls, ctas: int, warps: int) -> _Clocks:
-        total = ctas * warps
-        lanes = np.zeros((total * 32, 32), np.int32)
-        return cls(np.zeros(total, np.int32), lanes, lanes.copy(), np.zeros((total, warps), np.int32))
-
-    def knows(self, slots: Index, others: Array) -> Array:
-        """Up to which time each of ``slots`` is ordered behind thread ``others`` of its CTA."""
-        warp, other = slots >> 5, others >> 5
-        in_cta = other % self.warps.shape[1]
-        known: Array = np.where(warp == other, self.lanes[slots, others & 31], self.warps[warp, in_cta])
-        return known
-
-    def lanes_meet(self, slots: Index, members: Array, *, orders_memory: bool) -> None:
-        """``slots`` meet, each with the lanes of its mask in ``members``."""
-        now = self.time[slots >> 5]
-        named = (members[:, None] & _BITS[None, :]) != 0
-        for clock in (self.lanes, self.lanes_read) if orders_memory else (self.lanes_read,):
-            rows = clock[slots]
-            clock[slots] = np.where(named, now[:, None] + 1, rows)
-        self.time[np.unique(slots >> 5)] += 1
-
-    def barrier(self, warps: Index, waiting: Mask, known: Array, now: Array) -> None:
-        """``warps`` of one CTA meet, having known ``known`` at their time ``now``; those ``waiting`` learn of all."""
-        width = self.warps.shape[1]
-        rows = known.copy()
-        rows[np.arange(warps.size), warps % width] = now + 1
-        learnt = rows.max(0)
-        for warp in warps[waiting].tolist():
-            self.warps[warp] = np.maximum(self.warps[warp], learnt)
-            for clock in (self.lanes, self.lanes_read):
-                clock[warp * 32 : warp * 32 + 32] = self.time[warp] + 1
-        self.time[warps[waiting]] += 1
-
-
-class SharedRaceCheck:
-    """The accesses to a batch's shared memory.
-
-    For each granule: the era, the thread and the time of the last write, and of the reads since. A thread is its
-    slot, ``_MANY`` for several; ``_ATOMIC`` is added for atomics. ``_IN_FLIGHT`` as a write's era is a ``cp.async``
-    that was not waited for, ``_FOR_EVER`` an access of a thread that has exited since, with no barrier between.
-    """
-
-    def __init__(self, m: Machine) -> None:
-        self._size = granule(m.program)
-        count = m.shared.data.size // self._size
-        self._write_era = np.full(count, -1, np.int32)
-        self._write_slot = np.full(count, _NOBODY, np.int32)
-        self._read_era = np.full(count, -1, np.int32)
-        self._read_slot = np.full(count, _NOBODY, np.int32)
-        self._era = np.zeros(m.threads, np.int32)
-        self._warps = m.geometry.slots // 32
-        self._arrivals: dict[int, tuple[Array, Array]] = {}
-        self._clocks: _Clocks | None = None
-        if has_small_meetings(m.program):
-            self._clocks = _Clocks.of(len(m.geometry.ctas), self._warps)
+    def __init__(self, order: Order, unit: int, count: int) -> None:
+        self._order = order
+        self._unit = unit
+        self._write_era = np.zeros(count, np.int32)
+        self._write_slot = np.zeros(count, np.int32)
+        if order.clocks is not None:
             self._write_time = np.zeros(count, np.int32)
-            self._read_time = np.full((count, self._warps), -1, np.int32)
-            self._read_lanes = np.zeros((count, self._warps), np.uint32)
+        self._reads = Touches(order, count, reads=True)
+        self._atomics = Touches(order, count, reads=False)
 
-    # Accesses
+    def begin(self, order: Order) -> None:
+        """The next batch of CTAs begins; what is known of the last one's must be forgotten when they touch it."""
+        self._order = self._reads.order = self._atomics.order = order
 
-    def read(self, m: Machine, piece: Piece, size: int) -> None:
-        """Plain reads of ``size`` bytes."""
-        at, slots, era = self._granules(piece, size)
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        known = self._read_slot[at]
-        alone = (self._read_era[at] != era) | (known == slots)
-        mine = np.where(alone, slots, _MANY).astype(np.int32)
-        self._read_era[at] = era
-        self._read_slot[at] = mine
-        shared = self._read_slot[at] != mine
-        if shared.any():
-            self._read_slot[at[shared]] = _MANY
-        if self._clocks is not None:
-            self._note_read_time(at, slots)
+    def forget(self, at: Index | slice) -> None:
+        """Nobody has touched the granules ``at`` yet."""
+        self._write_era[at] = -1
+        self._write_slot[at] = NOBODY
+        self._reads.forget(at)
+        self._atomics.forget(at)
 
-    def write(self, m: Machine, piece: Piece, size: int) -> None:
-        """Plain writes of ``size`` bytes."""
-        at, slots, era = self._granules(piece, size)
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        self._against_reads(m, piece, at, slots, era)
+    # Accesses: granules ``at`` by the threads ``slots``
+
+    def read(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
+        """Plain reads."""
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
+        self._against_atomics(m, piece, at, slots, era)
+        self._reads.note(at, slots, era)
+
+    def write(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
+        """Plain writes."""
+        era = self._before_write(m, piece, at, slots)
         self._note_write(at, slots, era)
         self._within(m, piece, at, slots)
 
-    def atomic(self, m: Machine, piece: Piece, size: int) -> None:
-        """Atomic reads and writes of ``size`` bytes."""
-        at, slots, era = self._granules(piece, size)
-        self._against_writes(m, piece, at, slots, era, atomic=True)
+    def atomic(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
+        """Atomic reads and writes."""
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
         self._against_reads(m, piece, at, slots, era)
-        mine = slots | _ATOMIC
-        alone = (self._write_era[at] != era) | (self._write_slot[at] == mine)
-        self._note_write(at, np.where(alone, mine, _MANY), era)
-        shared = self._write_slot[at] != mine
-        if shared.any():
-            self._write_slot[at[shared]] = _MANY
+        self._atomics.note(at, slots, era)
 
-    def async_issued(self, m: Machine, piece: Piece, size: int) -> None:
-        """A ``cp.async`` starts to write ``size`` bytes."""
-        at, slots, era = self._granules(piece, size)
-        self._against_writes(m, piece, at, slots, era, atomic=False)
-        self._against_reads(m, piece, at, slots, era)
+    def async_issued(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
+        """A ``cp.async`` starts to write."""
+        self._before_write(m, piece, at, slots)
         self._note_write(at, slots, np.full(1, _IN_FLIGHT, np.int32))
         self._within(m, piece, at, slots)
 
-    def async_arrived(self, piece: Piece, size: int) -> None:
-        """The threads of ``piece`` have waited for what they copied."""
-        at, slots, era = self._granules(piece, size)
-        self._note_write(at, slots, era)
+    def async_arrived(self, at: Index, slots: Array) -> None:
+        """The threads ``slots`` have waited for what they copied."""
+        self._note_write(at, slots, self._order.era[slots])
 
-    def _granules(self, piece: Piece, size: int) -> tuple[Index, Array, Array]:
-        """Each access as its granules, with the thread and its era, all of one length."""
-        at = piece.offsets >> (self._size.bit_length() - 1)
-        slots = piece.slots.astype(np.int32)
-        parts = size // self._size
-        if parts > 1:
-            at = (at[:, None] + np.arange(parts)).reshape(-1)
-            slots = np.repeat(slots, parts)
-        return at, slots, self._era[slots]
+    def _before_write(self, m: Machine, piece: Piece, at: Index, slots: Array) -> Array:
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
+        self._against_atomics(m, piece, at, slots, era)
+        self._against_reads(m, piece, at, slots, era)
+        return era
 
     def _note_write(self, at: Index, slots: Array, era: Array) -> None:
         self._write_era[at] = era
         self._write_slot[at] = slots
-        if self._clocks is not None:
-            self._write_time[at] = self._clocks.time[(slots & (_ATOMIC - 1)) >> 5 if slots.min() >= 0 else 0]
-
-    def _note_read_time(self, at: Index, slots: Array) -> None:
-        assert self._clocks is not None
-        warp = slots >> 5
-        column = warp % self._warps
-        now = self._clocks.time[warp]
-        earlier = np.where(self._read_time[at, column] == now, self._read_lanes[at, column], np.uint32(0))
-        lanes = earlier | _BITS[slots & 31]
-        self._read_lanes[at, column] = lanes
-        self._read_time[at, column] = now
-        lost = self._read_lanes[at, column] != lanes
-        if lost.any():
-            np.bitwise_or.at(self._read_lanes, (at[lost], column[lost]), lanes[lost])
+        if self._order.clocks is not None:
+            self._write_time[at] = self._order.clocks.time[slots >> 5]
 
     # Conflicts
 
-    def _against_writes(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array, *, atomic: bool) -> None:
+    def _against_writes(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report accesses that are not ordered behind the last write of their granule."""
-        suspect = self._write_era[at] >= era
+        written = self._write_era[at]
+        suspect = written >= era
+        if self._order.anyone_left:
+            suspect |= self._order.never_ordered(self._write_slot[at], written)
         if not suspect.any():
             return
-        chosen = np.flatnonzero(suspect)
-        at, slots = at[chosen], slots[chosen]
-        writer, flying = self._write_slot[at], self._write_era[at] == _IN_FLIGHT
+        at, slots = at[suspect], slots[suspect]
+        writer, flying = self._write_slot[at], written[suspect] == _IN_FLIGHT
         if flying.any():
             message = "touches what a cp.async writes that was not waited for"
             self._report(m, piece, "in flight", message, at[flying], slots[flying], writer[flying])
-        by_atomic = (writer == _MANY) | (writer >= _ATOMIC)
-        other = np.where(by_atomic & (writer != _MANY), writer - _ATOMIC, writer)
-        races = (other != slots) & ~flying
-        if atomic:
-            races &= ~by_atomic
-        races = self._unordered(races, at, slots, other)
+        races = (writer != slots) & ~flying
+        if self._order.clocks is not None and races.any():
+            which = np.flatnonzero(races)
+            ordered = self._order.clocks.knows(slots[which], writer[which]) > self._write_time[at[which]]
+            races[which[ordered]] = False
         if races.any():
-            message = "races with a write that no barrier orders before it"
-            self._report(m, piece, "after write", message, at[races], slots[races], other[races])
+            self._report(m, piece, "after write", _AFTER_WRITE, at[races], slots[races], writer[races])
 
-    def _unordered(self, races: Mask, at: Index, slots: Array, others: Array) -> Mask:
-        """Those ``races`` that no smaller barrier orders either."""
-        if self._clocks is None or not races.any():
-            return races
-        which = np.flatnonzero(races & (others >= 0))
-        ordered = self._clocks.knows(slots[which], others[which]) > self._write_time[at[which]]
-        races = races.copy()
-        races[which[ordered]] = False
-        return races
+    def _against_atomics(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
+        """Report plain accesses that are not ordered behind the atomics of their granule."""
+        which, others = self._atomics.unordered(at, slots, era)
+        if which.size:
+            self._report(m, piece, "after write", _AFTER_WRITE, at[which], slots[which], others)
 
     def _against_reads(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report writes that are not ordered behind the reads of their granule."""
-        reader = self._read_slot[at]
-        races = (self._read_era[at] >= era) & (reader != slots)
-        if not races.any():
-            return
-        chosen = np.flatnonzero(races)
-        at, slots, reader = at[chosen], slots[chosen], reader[chosen]
-        if self._clocks is not None:
-            unordered = self._reads_unordered(at, slots)
-            at, slots, reader = at[unordered], slots[unordered], reader[unordered]
-        if at.size:
+        which, others = self._reads.unordered(at, slots, era)
+        if which.size:
             message = "overwrites what another thread reads with no barrier between"
-            self._report(m, piece, "after read", message, at, slots, reader)
-
-    def _reads_unordered(self, at: Index, slots: Array) -> Mask:
-        assert self._clocks is not None
-        warp = slots >> 5
-        own = warp % self._warps
-        readers = (self._read_lanes[at, own] & ~_BITS[slots & 31])[:, None] & _BITS[None, :] != 0
-        in_warp = readers & (self._clocks.lanes_read[slots] <= self._read_time[at, own][:, None])
-        behind = self._read_time[at] < self._clocks.warps[warp]
-        behind[np.arange(at.size), own] = True
-        unordered: Mask = in_warp.any(1) | ~behind.all(1)
-        return unordered
+            self._report(m, piece, "after read", message, at[which], slots[which], others)
 
     def _within(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
         """Report threads of one instruction that write the same granule."""
@@ -281,108 +167,37 @@ class SharedRaceCheck:
     ) -> None:
         other = int(others[0])
         who = f" (thread {other % m.geometry.slots})" if other >= 0 else ""
-        address = int(at[0]) * self._size % m.shared_stride
+        offset, region = int(at[0]) * self._unit, piece.region
+        address = offset % m.shared_stride if region is m.shared else region.start + offset
         threads = np.unique(slots).astype(np.intp)
         first = np.concatenate((slots[:1].astype(np.intp), threads[threads != slots[0]]))
-        m.report("race", kind, message + who, first, address=address, space=piece.region.space)
-
-    # Barriers
-
-    def arrived(self, m: Machine, name: int, index: Index) -> None:
-        """Threads ``index`` arrive at barrier ``name`` and go on at once."""
-        if self._clocks is None:
-            return
-        warps = np.unique(index >> 5)
-        time, known = self._arrivals.setdefault(
-            name, (np.full(self._clocks.time.size, -1, np.int32), self._clocks.warps.copy())
-        )
-        time[warps] = self._clocks.time[warps]
-        known[warps] = self._clocks.warps[warps]
-        self._clocks.time[warps] += 1
-
-    def barrier(self, m: Machine, name: int, arrived: Mask, waiting: Mask) -> None:
-        """Barrier ``name`` completes in every CTA that has ``arrived`` threads."""
-        shape = (-1, m.geometry.slots)
-        present = arrived.reshape(shape)
-        here = present.any(1)
-        everyone = here & (present | ~m.live.reshape(shape)).all(1) & (waiting == arrived).reshape(shape).all(1)
-        self._era.reshape(shape)[everyone] += 1
-        if self._clocks is None:
-            return
-        by_warp, waits = arrived.reshape(-1, 32).any(1), waiting.reshape(-1, 32).any(1)
-        time, known = self._arrivals.get(name, (np.full(self._clocks.time.size, -1, np.int32), self._clocks.warps))
-        for cta in np.flatnonzero(here).tolist():
-            mine = np.arange(cta * self._warps, (cta + 1) * self._warps)
-            warps = mine[by_warp[mine]]
-            now = np.where(waits[warps], self._clocks.time[warps], time[warps])
-            rows = np.where(waits[warps][:, None], self._clocks.warps[warps], known[warps])
-            self._clocks.barrier(warps, waits[warps], rows, now)
-
-    def exited(self, m: Machine, index: Index) -> None:
-        """Threads ``index`` exit: what they did since their last barrier, no later one orders."""
-        leaving = np.zeros(m.threads, np.bool_)
-        leaving[index] = True
-        leaving &= np.repeat(m.live.reshape(-1, m.geometry.slots).any(1), m.geometry.slots)
-        if not leaving.any():
-            return
-        for slots, eras in ((self._write_slot, self._write_era), (self._read_slot, self._read_era)):
-            owner = slots & (_ATOMIC - 1)
-            owner[slots < 0] = 0
-            eras[(slots >= 0) & leaving[owner] & (eras == self._era[owner])] = _FOR_EVER
-
-    def lanes_meet(self, taking_part: Mask, members: Array, *, orders_memory: bool) -> None:
-        """The threads of ``taking_part`` meet in the groups of lanes that ``members`` names, one mask a slot."""
-        if self._clocks is not None:
-            slots = np.flatnonzero(taking_part)
-            self._clocks.lanes_meet(slots, members[slots], orders_memory=orders_memory)
+        m.report("race", kind, message + who, first, address=address, space=region.space)
 
 
-class GlobalRaceCheck:
-    """Writes of a launch's CTAs to the same global bytes, over all its batches.
+class SharedRaceCheck:
+    """The accesses to a batch's shared memory, where the memory of each CTA has its own granules."""
 
-    For each granule of a region that is written: 0 for nobody, the CTA's number for a plain write, its negative for
-    an atomic one, ``_SEVERAL`` for atomics of several CTAs.
-    """
+    def __init__(self, m: Machine, order: Order) -> None:
+        self._unit = granule(m.program)
+        self._watch = Watch(order, self._unit, m.shared.data.size // self._unit)
+        self._watch.forget(slice(None))
 
-    _SEVERAL = np.iinfo(np.int32).min
-
-    def __init__(self, program: Program) -> None:
-        self._size = granule(program)
-        self._writers: dict[int, tuple[Region, Array]] = {}
+    def read(self, m: Machine, piece: Piece, size: int) -> None:
+        """Plain reads of ``size`` bytes."""
+        self._watch.read(m, piece, *granules(piece, size, self._unit))
 
     def write(self, m: Machine, piece: Piece, size: int) -> None:
         """Plain writes of ``size`` bytes."""
-        writers, at, mine, slots = self._granules(m, piece, size)
-        before = writers[at]
-        races = (before != 0) & (np.abs(before) != mine)
-        writers[at] = mine
-        races |= writers[at] != mine
-        self._report(m, piece, at, slots, races)
+        self._watch.write(m, piece, *granules(piece, size, self._unit))
 
     def atomic(self, m: Machine, piece: Piece, size: int) -> None:
-        """Atomic writes of ``size`` bytes; they race with plain ones only."""
-        writers, at, mine, slots = self._granules(m, piece, size)
-        before = writers[at]
-        races = (before > 0) & (before != mine)
-        writers[at] = np.where((before == 0) | (before == -mine), -mine, self._SEVERAL)
-        mixed = writers[at] != -mine
-        writers[at[mixed]] = self._SEVERAL
-        self._report(m, piece, at, slots, races)
+        """Atomic reads and writes of ``size`` bytes."""
+        self._watch.atomic(m, piece, *granules(piece, size, self._unit))
 
-    def _granules(self, m: Machine, piece: Piece, size: int) -> tuple[Array, Index, Array, Index]:
-        known = self._writers.get(id(piece.region))
-        if known is None:
-            count = -(-piece.region.data.size // self._size)
-            known = self._writers[id(piece.region)] = piece.region, np.zeros(count, np.int32)
-        at, slots = piece.offsets >> (self._size.bit_length() - 1), piece.slots
-        parts = size // self._size
-        if parts > 1:
-            at = (at[:, None] + np.arange(parts)).reshape(-1)
-            slots = np.repeat(slots, parts)
-        return known[1], at, m.geometry.number_of_slot[slots] + 1, slots
+    def async_issued(self, m: Machine, piece: Piece, size: int) -> None:
+        """A ``cp.async`` starts to write ``size`` bytes."""
+        self._watch.async_issued(m, piece, *granules(piece, size, self._unit))
 
-    def _report(self, m: Machine, piece: Piece, at: Index, slots: Index, races: Mask) -> None:
-        if races.any():
-            message = f"two CTAs write the same bytes of {piece.region.name}, not both atomically"
-            address = piece.region.start + int(at[races][0]) * self._size
-            m.report("race", "global", message, slots[races], address=address, space="global")
+    def async_arrived(self, piece: Piece, size: int) -> None:
+        """The threads of ``piece`` have waited for what they copied."""
+        self._watch.async_arrived(*granules(piece, size, self._unit))

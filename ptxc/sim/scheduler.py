@@ -43,6 +43,7 @@ class Scheduler:
         self._ready: dict[int, list[Active]] = {}
         self._barriers = Barriers(m)
         self._lanes: dict[str, list[_Waiting]] = {}
+        self._gathering: dict[int, Index] = {}
         self._polled = 0
         self.threads_executed = [0] * len(kernel.blocks)
 
@@ -54,7 +55,10 @@ class Scheduler:
         while self._ready:
             at = self._choose()
             active = self._join(self._ready.pop(at))
-            self._run_block(at, blocks[at], active)
+            if blocks[at].gathers and not active.full:
+                active = self._gather(at, active, blocks[at].gathers)
+            if active.index.size:
+                self._run_block(at, blocks[at], active)
             if m.issued > self._limit:
                 self._out_of_steps(active)
             if not self._ready:
@@ -78,6 +82,23 @@ class Scheduler:
             index = np.sort(np.concatenate([part.index for part in parts]))
         full = index.size == self._m.live_count
         return parts[0] if len(parts) == 1 and parts[0].full == full else Active(index, full)
+
+    def _gather(self, at: int, active: Active, size: int) -> Active:
+        """Those of ``active`` whose group of ``size`` threads is at block ``at`` as a whole; the others wait."""
+        m = self._m
+        waiting = self._gathering.pop(at, None)
+        if waiting is not None:
+            active = self._join([active, Active(waiting, False)])
+        here = np.zeros(m.threads, np.bool_)
+        here[active.index] = True
+        groups = (here | ~m.live).reshape(len(m.geometry.ctas), -1)
+        pad = -groups.shape[1] % size
+        complete = np.pad(groups, ((0, 0), (0, pad)), constant_values=True).reshape(-1, size).all(1)
+        goes = np.repeat(complete, size).reshape(groups.shape[0], -1)[:, : groups.shape[1]].reshape(-1)[active.index]
+        if goes.all():
+            return active
+        self._gathering[at] = active.index[~goes]
+        return Active(active.index[goes], False)
 
     def _run_block(self, at: int, block: Block, active: Active) -> None:
         m = self._m
@@ -144,12 +165,15 @@ class Scheduler:
         m.live_count -= leaving.index.size
         if others is None and leaving.full:
             return
-        if m.checks.race is not None:
-            m.checks.race.exited(m, leaving.index)
+        if m.checks.order is not None:
+            m.checks.order.exited(leaving.index)
         for name in {name for name, _ in self._barriers.waiting}:
             self._resume(self._barriers.release(name))
         for key in list(self._lanes):
             self._meet(key)
+        for at, index in list(self._gathering.items()):
+            del self._gathering[at]
+            self._send(at, Active(index, index.size == m.live_count))
 
     def _trap(self, at: int, block: Block, active: Active) -> None:
         trapped, others = self._split(block, active)
@@ -264,6 +288,10 @@ class Scheduler:
             for lanes in waiting:
                 message = f"waits for lanes that never come: {self._elsewhere(lanes.active.index)}"
                 m.report("sync", key, message, lanes.active.index, instruction=lanes.collective.instruction)
+        for at, index in self._gathering.items():
+            message = f"waits for threads that never come: {self._elsewhere(index)}"
+            instruction = self._kernel.blocks[at].first
+            m.report("sync", f"gather {at}", message, index, instruction=instruction)
         raise Stop
 
     def _elsewhere(self, index: Index) -> str:
@@ -276,6 +304,9 @@ class Scheduler:
         places = [(f"barrier {name}", e.operation.instruction.line, e.index) for name, e in self._barriers.waiting]
         for waiting in self._lanes.values():
             places += [(w.collective.key, w.collective.instruction.line, w.active.index) for w in waiting]
+        for block, waiting_here in self._gathering.items():
+            first_here = self._kernel.blocks[block].first
+            places.append((first_here.spelling, first_here.line, waiting_here))
         for what, line, at in places:
             count = int(((at >= first) & (at < first + slots)).sum())
             if count:

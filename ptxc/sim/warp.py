@@ -93,8 +93,8 @@ def execute(m: Machine, parts: list[tuple[Collective, Active]]) -> None:
         operands.append(joined.reshape(-1, 32))
     warps = Warps(m, present.reshape(-1, 32), members.reshape(-1, 32))
     results = parts[0][0].function(warps, *operands)
-    if m.checks.race is not None and parts[0][0].mask is not None:
-        m.checks.race.lanes_meet(present, members, orders_memory=parts[0][0].orders_memory)
+    if m.checks.order is not None and parts[0][0].mask is not None:
+        m.checks.order.lanes_meet(m, present, members, orders_memory=parts[0][0].orders_memory)
     for collective, active in parts:
         for write, result in zip(collective.writers, results, strict=True):
             flat = np.broadcast_to(result, (m.threads // 32, 32)).reshape(-1)

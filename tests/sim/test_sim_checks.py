@@ -80,8 +80,10 @@ def test_checked_overrun_keeps_what_is_in_bounds() -> None:
 
 
 def test_negative_index() -> None:
-    found = only(findings(f"{TILE} ld.global.u32 %r20, [%d11+-4];"), "memory", "outside of every global variable")
+    found = only(findings(f"{TILE} ld.global.u32 %r20, [%d11+-4];"), "memory", ": 4 bytes before p0")
     assert found.threads == (0,)
+    two = [np.zeros(64, np.uint32), np.zeros(64, np.uint32)]
+    only(findings("st.global.u32 [%d1+-4], 1;", block=1, args=two), "memory", ": 4 bytes before p1")
 
 
 def test_null_pointer() -> None:
@@ -223,6 +225,8 @@ def test_copy_that_was_not_waited_for_has_written_nothing() -> None:
 
 def test_atomic_on_shared_memory_that_nothing_wrote() -> None:
     only(findings(f"{TILE} red.shared.add.u32 [%r10], 1;"), "init", "never written")
+    once = f"{TILE} red.shared.add.u32 [%r10], 1; bar.sync 0;\nld.shared.u32 %r20, [%r10];"
+    assert only(findings(once), "init", "never written").instruction == "red.shared.add.u32"
 
 
 # race

@@ -64,9 +64,9 @@ def _element(k: Lowering, stmt: FragmentApply, layout: str, element: int) -> Ite
 
 def _compute(k: Lowering, stmt: FragmentApply, element: int) -> Typed:
     args = tuple(_argument(k, stmt, arg, kind, element) for arg, kind in zip(stmt.args, stmt.kinds, strict=True))
-    value = elementwise.compute(k.builder, stmt.op.name, args, F32_T, k.arithmetic, stmt.out)
+    value = elementwise.compute(k.builder, stmt.op.name, args, F32_T, k.arithmetic, registers.stem(stmt.out))
     for op in stmt.post:
-        value = elementwise.compute(k.builder, op.name, (value,), F32_T, k.arithmetic, stmt.out)
+        value = elementwise.compute(k.builder, op.name, (value,), F32_T, k.arithmetic, registers.stem(stmt.out))
     return value
 
 

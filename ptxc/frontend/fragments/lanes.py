@@ -22,17 +22,20 @@ class Accumulator(NamedTuple):
 
 def lane(k: Lowering) -> Linear:
     """The thread's number in its warp."""
-    return k.expressions.modulo(k.expressions.special("tid.x"), _WARP)
+    e = k.expressions
+    return e.once("lane", lambda: e.modulo(e.special("tid.x"), _WARP))
 
 
 def group(k: Lowering) -> Linear:
     """``lane / 4``: the row of an accumulator's elements, the column of B's."""
-    return k.expressions.divide(lane(k), constant(4))
+    e = k.expressions
+    return e.once("group", lambda: e.divide(lane(k), constant(4)))
 
 
 def in_group(k: Lowering) -> Linear:
     """``lane % 4``: which pair of columns of an accumulator, which pair of a fragment's k."""
-    return k.expressions.modulo(lane(k), constant(4))
+    e = k.expressions
+    return e.once("in group", lambda: e.modulo(lane(k), constant(4)))
 
 
 def accumulator(k: Lowering, layout: str) -> Accumulator:
@@ -43,6 +46,10 @@ def accumulator(k: Lowering, layout: str) -> Accumulator:
     """
     if layout not in ("m16n8k16", "wgmma"):
         raise UnsupportedError(f"accumulators of the layout {layout!r} are not supported yet")
+    return k.expressions.once("accumulator", lambda: _sixteen_by_eight(k))
+
+
+def _sixteen_by_eight(k: Lowering) -> Accumulator:
     registers = k.expressions.registers
     row, pair = group(k), registers.scale(in_group(k), 2)
     rows = [row, registers.add(row, constant(8))]

@@ -51,7 +51,7 @@ def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
             raise InputError(f"the fragment {name!r} does not fit m{m}n{n}k{depth}", hint=f"it takes {wanted}")
         given += held
     ((count, bank),) = groups.results
-    results = tuple(k.kernel.value(bank, stmt.c_frag) for _ in range(count))
+    results = tuple(k.kernel.value(bank, registers.stem(stmt.c_frag)) for _ in range(count))
     k.builder.multi(opcodes.MMA, mods, results, tuple(given))
     registers.assign(k, stmt.c_frag, list(results))
 
@@ -64,11 +64,13 @@ def promote(k: Lowering, stmt: FragmentPromote, path: str) -> None:
     sums: list[Operand] = []
     totals = registers.read(k, stmt.dst)
     for at, word in enumerate(registers.operands(k, stmt.src)):
-        halves = (k.kernel.value(B16, stmt.src), k.kernel.value(B16, stmt.src))
+        halves = (k.kernel.value(B16, "half"), k.kernel.value(B16, "half"))
         b.multi(opcodes.UNPACK, ("b32",), halves, (word,))
         for half, total in zip(halves, totals[2 * at : 2 * at + 2], strict=True):
-            wide = b.cvt("f32.f16", half, stmt.dst)
-            sums.append(b.emit(opcodes.ADD, k.arithmetic.mods("f32"), F32, (total.operand, wide), stmt.dst))
+            wide = b.cvt("f32.f16", half, registers.stem(stmt.dst))
+            sums.append(
+                b.emit(opcodes.ADD, k.arithmetic.mods("f32"), F32, (total.operand, wide), registers.stem(stmt.dst))
+            )
     registers.assign(k, stmt.dst, sums)
     registers.assign(k, stmt.src, [integer(B32, 0)] * registers.fragment(k, stmt.src).registers)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.compiler.ir.kernel.ir import RegFragment
 
@@ -63,31 +64,49 @@ def _register_count(stmt: RegFragment) -> int:
     return elements // (_LANES * packed)
 
 
-def register_names(member: str, count: int) -> list[str]:
+@lru_cache(4096)
+def register_names(member: str, count: int) -> tuple[str, ...]:
     """The names of the registers of a fragment, or of a member of a family."""
-    return [f"{member}[{at}]" for at in range(count)] if count else [member]
+    return tuple(f"{member}[{at}]" for at in range(count)) if count else (member,)
+
+
+def stem(name: str) -> str:
+    """The name of a fragment, or of the family that it is a member of, without subscripts."""
+    return name.partition("[")[0]
 
 
 def possible_names(k: Lowering, name: str) -> list[str]:
     """All names that registers of the fragment ``name`` can have, wherever it is declared."""
-    stem, bracket, subscript = name.partition("[")
-    known = k.fragments.get(stem)
+    family, bracket, subscript = name.partition("[")
+    known = k.fragments.get(family)
     counts = range(_MOST) if known is None else range(known.registers)
     members = [name]
     if bracket and not subscript[:-1].isdigit():
-        members = [f"{stem}[{member}]" for member in range(k.families.get(stem, 1))]
+        members = [f"{family}[{member}]" for member in range(k.families.get(family, 1))]
     return [register for member in members for register in (member, *(f"{member}[{at}]" for at in counts))]
+
+
+def selects_fragments(k: Lowering, body: Any, var: str) -> bool:
+    """Whether statements in ``body`` choose a member of a family of fragments by ``var``."""
+    if all(count == 1 for count in k.families.values()):
+        return False
+    subscript = f"[{var}]"
+    return any(
+        name.endswith(subscript) or any(selects_fragments(k, inner, var) for inner in stmt.nested())
+        for stmt in body
+        for name in (*stmt.deps(), *stmt.defines(), "")
+    )
 
 
 def fragment(k: Lowering, name: str) -> Fragment:
     """What is known of the fragment ``name``, or of the family that it is a member of. Raises InputError."""
-    found = k.fragments.get(name.partition("[")[0])
+    found = k.fragments.get(name) or k.fragments.get(stem(name))
     if found is None:
         raise InputError(f"there is no fragment {name!r}", hint="a RegFragment before this statement declares it")
     return found
 
 
-def names(k: Lowering, name: str) -> list[str]:
+def names(k: Lowering, name: str) -> tuple[str, ...]:
     """The names of the registers of the fragment ``name``, which is to be read or written.
 
     Raises InputError for an unknown one, and for one that a product holds.
@@ -98,20 +117,20 @@ def names(k: Lowering, name: str) -> list[str]:
     return found
 
 
-def names_in_flight(k: Lowering, name: str) -> list[str]:
+def names_in_flight(k: Lowering, name: str) -> tuple[str, ...]:
     """The same for a fragment that a product may hold."""
-    return register_names(member_of(k, name), fragment(k, name).registers)
+    return register_names(member_of(k, name) if "[" in name else name, fragment(k, name).registers)
 
 
 def member_of(k: Lowering, name: str) -> str:
     """``name`` with its subscript, which may be the variable of a loop that is unrolled, as a number."""
-    stem, bracket, subscript = name.partition("[")
+    family, bracket, subscript = name.partition("[")
     if not bracket or subscript[:-1].isdigit():
         return name
     index = k.expressions.integer_of(subscript[:-1])
     if index.terms:
         raise InputError(f"{name!r} depends on a loop that runs", hint="registers have no address; unroll the loop")
-    return f"{stem}[{index.constant}]"
+    return f"{family}[{index.constant}]"
 
 
 def read(k: Lowering, name: str) -> list[Typed]:

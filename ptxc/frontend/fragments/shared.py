@@ -28,14 +28,20 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     memory = k.memory
     if stmt.src_buffer not in k.signature.shared:
         raise InputError(f"{stmt.src_buffer!r} is no shared array", hint="ldmatrix reads shared memory only")
-    row, column, trans, count = _rows(k, stmt)
     stride = row_stride(k, stmt.src_buffer, stmt.ldm)
-    flat = memory.flat_index(stmt.src_buffer, stmt.src_index)
+    if not stride.terms and stride.constant % 8:
+        raise InputError(
+            f"rows of {stmt.src_buffer!r} are {stride.constant} elements apart, so ldmatrix is not aligned",
+            hint="it reads rows of 16 bytes: make the stride a multiple of 8",
+        )
     e = k.expressions
-    flat = e.registers.add(e.registers.add(flat, e.multiply(row, stride)), column)
+    paired = stmt.pair_frag is not None
+    key = ("ldmatrix", stmt.role, stmt.b_trans, paired, stride.constant, *stride.terms.items())
+    own, trans, count = e.once(key, lambda: _lane_offset(k, stmt, stride))
+    flat = e.registers.add(memory.flat_index(stmt.src_buffer, stmt.src_index), own)
     memory.align(stmt.src_buffer, flat, 8)
     address = memory.address(stmt.src_buffer, memory.swizzled(stmt.swizzle, flat))
-    results = tuple(k.kernel.value(B32, stmt.frag) for _ in range(count))
+    results = tuple(k.kernel.value(B32, registers.stem(stmt.frag)) for _ in range(count))
     mods = ("sync", "aligned", "m8n8", f"x{count}", *(("trans",) if trans else ()), "shared", "b16")
     k.builder.multi(opcodes.LDMATRIX, mods, results, (address,))
     if stmt.pair_frag is None:
@@ -43,6 +49,13 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     else:
         registers.assign(k, stmt.frag, list(results[:2]))
         registers.assign(k, stmt.pair_frag, list(results[2:]))
+
+
+def _lane_offset(k: Lowering, stmt: LdmatrixLoad, stride: Linear) -> tuple[Linear, bool, int]:
+    """How far from the tile's first element the lane's row is, whether matrices are transposed, and their number."""
+    row, column, trans, count = _rows(k, stmt)
+    e = k.expressions
+    return e.registers.add(e.multiply(row, stride), column), trans, count
 
 
 def _rows(k: Lowering, stmt: LdmatrixLoad) -> tuple[Linear, Linear, bool, int]:

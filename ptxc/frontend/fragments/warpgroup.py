@@ -115,12 +115,12 @@ def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
         names += _held(k, stmt.a_frag, False)
         rest = (wide, scale, one, one, transposed)
     taken = k.flights.take(names)
-    results = tuple(k.kernel.value(value.type, name.partition("[")[0]) for name, value in zip(names, taken))
+    results = tuple(k.kernel.value(value.type, registers.stem(name)) for name, value in zip(names, taken))
     k.builder.multi(op, mods, results, (*taken, *rest))
     k.flights.give(names, list(results))
 
 
-def _held(k: Lowering, name: str, accumulator: bool) -> list[str]:
+def _held(k: Lowering, name: str, accumulator: bool) -> tuple[str, ...]:
     """The registers of a fragment of the product: four f32 of an accumulator, four packed pairs of A."""
     found = registers.fragment(k, name)
     if found.registers != 4 or (found.register is F32_T) is not accumulator:
