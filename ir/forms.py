@@ -97,7 +97,8 @@ def _repeated(op: Opcode, mods: tuple[str, ...], operands: int) -> Signature:
 def _slots(row: Signature, mods: tuple[str, ...]) -> tuple[Slot, ...]:
     spaces = iter([_SPACES[mod] for mod in mods if mod in _SPACES])
     return tuple(
-        Slot(letter, bank, next(spaces, "") if letter == "M" else "") for letter, bank in zip(row.letters, row.operands)
+        Slot(letter, bank, next(spaces, "") if letter in "MQ" else "")
+        for letter, bank in zip(row.letters, row.operands)
     )
 
 

@@ -7,6 +7,7 @@ T     the bank of the instruction's type (its last modifier): a register or a co
 U     the same, and the bank of twice its width for ``wide`` forms
 S, D  the last and the last but one modifier's banks (``cvt.D.S``)
 R, B  b32 and b16, whatever the type
+Q     a b64 register, the generic address of what an instruction reads in its own way
 P     pred
 M     a memory operand
 A     like T, or a symbol: ``mov`` reads a special register, ``mov`` and ``cvta`` take an array's address
@@ -15,7 +16,7 @@ L     like T, repeated once for each element of a vector (``v2``, ``v4``)
 ?     after a letter: may be left out, from the right
 *     after a letter: any number of them (the operations that a pass expands)
 G     a group of b32 registers, one, two or four by the modifier ``x1``, ``x2`` or ``x4``
-N     an index of type b32, repeated once for each dimension of a tensor (``1d`` to ``5d``)
+N     a b32 register, repeated once for each dimension of a tensor (``1d`` to ``5d``)
 X     a register of any bank
 ====  ========================================================================================================
 
@@ -115,7 +116,7 @@ REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
 
 def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:
     """Whether operands of the instruction may be constants."""
-    return op.groups is None and not op.tied and not (mods and mods[-1] in REGISTERS_ONLY)
+    return op.groups is None and not op.tied and "N" not in op.operands and not (mods and mods[-1] in REGISTERS_ONLY)
 
 
 _INT = "s16 u16 s32 u32 s64 u64"
@@ -302,7 +303,7 @@ MBARRIER_TRY_WAIT = _row(
     needs=Requirement(90, (7, 8)),
 )  # fmt: skip
 BULK_TENSOR = _row(
-    "cp.async.bulk.tensor", "= M M N M", WRITE,
+    "cp.async.bulk.tensor", "= M Q N M", WRITE,
     "1d 2d 3d 4d 5d shared::cta global mbarrier::complete_tx::bytes",
     "copies the box at the coordinates (innermost first) of a tensor, which the tensor map b describes, to shared "
     "memory; the barrier's phase counts the bytes as they arrive", needs=Requirement(90, (8, 6)),
@@ -430,6 +431,8 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
             return B32
         case "B":
             return types.B16
+        case "Q":
+            return types.B64
         case "P":
             return PRED
     return None  # M, I, X

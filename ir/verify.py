@@ -43,8 +43,8 @@ Values
       them are live at once.
 
 Tied registers
-  25. Where results are tied, they are as many as the operands' registers at their places and have their banks. In
-      register form result i is operand i.
+  25. Where results are tied, they have the banks of the operands at their places, which are registers. In register
+      form result i is operand i, and no two are the same.
   26. SSA form: registers in flight (``ptxc.ir.flight``) are taken by tied operands and edges alone, and none is taken
       twice in a block. The registers that ``wgmma.mma_async`` takes come from ``wgmma.fence`` or another such.
 
@@ -302,6 +302,8 @@ class _Verifier:
                 self.report(25, f"{_describe(operand)} where {result} of {result.type} is tied to it")
             elif operand is not result and not self.kernel.ssa:
                 self.report(25, f"{result} is tied to {operand}, which is another register")
+        if not self.kernel.ssa and len({*instr.results}) < len(instr.results):
+            self.report(25, f"{instr.op} has one register for two results")
 
     def operand(self, instr: Instr, operand: Operand, slot: Slot) -> None:
         """Look at an operand that is no register of the bank that the instruction takes."""
@@ -309,8 +311,8 @@ class _Verifier:
             self.constant(operand)
             if slot.letter != "I" and not takes_constants(instr.op, instr.mods):
                 self.report(13, f"a constant where {'.'.join((instr.op.name, *instr.mods))} takes a register")
-        elif isinstance(operand, Value) and slot.letter == "X":
-            pass  # any bank will do
+        elif slot.letter == "X":
+            pass  # a register of any bank: what is none is no tie
         elif isinstance(operand, Mem) and slot.letter == "M":
             self.address(instr, operand, slot.space)
         elif isinstance(operand, Sym) and slot.letter == "A":

@@ -348,8 +348,8 @@ class _Collectives:
         assert isinstance(predicate, Value)
         source, loaded = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
-        kind = "shuffle" if instr.op is opcodes.SHFL else "barrier"
-        alone = "the shuffle" if kind == "shuffle" else "the warp's barrier"
+        kind = {opcodes.SHFL: "shuffle", opcodes.BAR: "barrier", opcodes.BAR_WARP: "barrier"}.get(instr.op, "statement")
+        alone = {"shuffle": "the shuffle", "barrier": "the warp's barrier"}.get(kind, instr.op.name)
         name = f"barrier {number}" if number is not None else alone
         group = "a warp" if instr.op is not opcodes.BAR or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(

@@ -231,7 +231,7 @@ def _mma(instr: Instr, results: list[str], operands: list[str]) -> str:
 def _bulk_tensor(instr: Instr, results: list[str], operands: list[str]) -> str:
     """The tensor map and the coordinates are one operand."""
     destination, tensor_map, *coordinates, barrier = operands
-    source = f"[{tensor_map[1:-1]}, {{{', '.join(coordinates)}}}]"
+    source = f"[{tensor_map}, {{{', '.join(coordinates)}}}]"
     return f"{_mnemonic(instr.op, instr.mods)} {destination}, {source}, {barrier}"
 
 

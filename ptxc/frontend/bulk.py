@@ -29,6 +29,7 @@ from emmy.compiler.ir.kernel.ir import (
 )
 
 from ptxc.errors import InputError
+from ptxc.frontend.fragments.registers import as_register
 from ptxc.frontend.linear import constant
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32, B64, PRED
@@ -63,8 +64,9 @@ def load(k: Lowering, stmt: TmaLoad, path: str) -> None:
     flat = k.memory.flat_index(stmt.smem, stmt.smem_index)
     k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // k.memory.type_of(stmt.smem).nbytes))
     e = k.expressions
-    coordinates = tuple(e.register(e.integer(coordinate), 32) for coordinate in reversed(stmt.coords))
-    operands = (k.memory.address(stmt.smem, flat), Mem(address), *coordinates, _barrier(k, stmt.mbar, stmt.mbar_slot))
+    coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in reversed(stmt.coords))
+    destination, barrier = k.memory.address(stmt.smem, flat), _barrier(k, stmt.mbar, stmt.mbar_slot)
+    operands: tuple[Operand, ...] = (destination, address, *coordinates, barrier)
     mods = (f"{rank}d", "shared::cta", "global", "mbarrier::complete_tx::bytes")
     k.builder.effect(opcodes.BULK_TENSOR, mods, operands)
 
