@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from ptxc.errors import InternalError
+from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.flight import in_flight
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
@@ -89,8 +89,8 @@ class _Leaver:
         for block in self.kernel.blocks:
             for edge in block.terminator.targets:
                 for value, arg in zip(edge.block.params, edge.args, strict=True):
-                    if isinstance(arg, Value):
-                        self.coalesce(value, arg)
+                    if isinstance(arg, Value) and not self.coalesce(value, arg):
+                        self.refuse_flying(arg, block.terminator.loc)
         self.rename()
         self.place_copies()
 
@@ -176,15 +176,20 @@ class _Leaver:
 
     def tied_copy(self, block: Block, instr: Instr, operand: Value, position: int) -> Value:
         """A copy of ``operand`` in front of ``instr``, which is at ``position``."""
-        self.refuse_flying(operand)
+        self.refuse_flying(operand, instr.loc)
         copy = self.kernel.value(operand.type, operand.name)
         block.instrs.append(Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc))
         self.ranges[copy] = {block: (position - 1, position)}
         return copy
 
-    def refuse_flying(self, operand: Operand) -> None:
+    def refuse_flying(self, operand: Operand, loc: object) -> None:
         if operand in self.flying:
-            raise InternalError(f"{operand!r} would have to be copied while it is in flight")
+            raise UnsupportedError(
+                f"{operand!r} would have to be copied while a wgmma holds it",
+                kernel=self.kernel.name,
+                statement=str(loc),
+                hint="wait for the products before their registers change places",
+            )
 
     def coalesce(self, a: Value, b: Value) -> bool:
         """Join the classes of two values if no members interfere; whether they are one then."""
@@ -313,7 +318,6 @@ class _Leaver:
         copies: list[Instr] = []
 
         def copy(target: Value, source: Operand) -> None:
-            self.refuse_flying(source)
             mods = (target.type.name if target.type is not PRED else "pred",)
             copies.append(Instr(opcodes.MOV, mods, (target,), (source,), loc=loc))
 

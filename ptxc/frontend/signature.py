@@ -364,7 +364,8 @@ class _Body:
 
     def _tensor_map(self, stmt: TmaDescriptor) -> None:
         if self.tensor_maps.setdefault(stmt.name, stmt) != stmt:
-            raise InputError(f"the tensor map {stmt.name!r} is declared twice", hint="rename one of them")
+            what = f"the tensor map {stmt.name!r} is declared twice"
+            raise InputError(what, statement=f"TmaDescriptor {stmt.name}", hint="rename one of them")
 
 
 def check_array(stmt: Smem) -> None:
