@@ -12,7 +12,12 @@ from ptxc.ir.opcodes import ATOM, BITCAST, TILE_COORDS, Opcode, Signature, bank,
 from ptxc.ir.types import Type
 
 _NUMBER = re.compile(r"[0-9]{1,9}").fullmatch
-_SPACES = ("param", "global", "shared", "const", "local")
+#: The state space of an address, by the modifier that says so; a bulk copy's barrier lies in shared memory.
+_SPACES = {
+    **{space: space for space in ("param", "global", "shared", "const", "local")},
+    "shared::cta": "shared",
+    "mbarrier::complete_tx::bytes": "shared",
+}
 
 
 class Slot(NamedTuple):
@@ -90,9 +95,10 @@ def _repeated(op: Opcode, mods: tuple[str, ...], operands: int) -> Signature:
 
 
 def _slots(row: Signature, mods: tuple[str, ...]) -> tuple[Slot, ...]:
-    spaces = iter([mod for mod in mods if mod in _SPACES])
+    spaces = iter([_SPACES[mod] for mod in mods if mod in _SPACES])
     return tuple(
-        Slot(letter, bank, next(spaces, "") if letter == "M" else "") for letter, bank in zip(row.letters, row.operands)
+        Slot(letter, bank, next(spaces, "") if letter in "MQ" else "")
+        for letter, bank in zip(row.letters, row.operands)
     )
 
 

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from ptxc.ir.types import B32, F32, Type
+from ptxc.ir.types import B32, B64, F32, PRED, Type
 
 _SHAPE = re.compile(r"m(\d{1,3})n(\d{1,3})k(\d{1,3})").fullmatch
 _LANES = 32
@@ -79,3 +79,35 @@ def mma_groups(mods: tuple[str, ...]) -> Groups:
     # The scales of A and B, each with the numbers of a byte and of a thread that supply it.
     scales = ((1, B32), (0, B32), (0, B32)) * 2 if scaled else ()
     return Groups((share(m * n, d),), (share(m * k, a), share(k * n, b), share(m * n, c), *scales))
+
+
+#: The forms that ``wgmma.mma_async`` has here: f16 or bf16 multiplicands, f32 accumulators.
+WGMMA_FORMS: tuple[tuple[str, ...], ...] = tuple(
+    ("sync", "aligned", f"m64n{n}k16", "f32", ab, ab) for ab in ("f16", "bf16") for n in range(8, 257, 8)
+)
+#: What a lane of the warpgroup's 128 holds of A, 64 x 16 of 16-bit elements.
+WGMMA_A = 4
+
+
+def wgmma_groups(mods: tuple[str, ...]) -> Groups:
+    """The groups of ``wgmma.mma_async``: D = D, the descriptors of A and B, scale-d, and four integers.
+
+    These are imm-scale-a, imm-scale-b (1 or -1), imm-trans-a and imm-trans-b. Raises KeyError for modifiers that
+    spell no shape.
+    """
+    d = (_wgmma_accumulators(mods), F32)
+    return Groups((d,), (d, (1, B64), (1, B64), (1, PRED), *((0, B32),) * 4))
+
+
+def wgmma_rs_groups(mods: tuple[str, ...]) -> Groups:
+    """The groups of ``wgmma.mma_async`` with A in registers: D, A = D, A, B's descriptor, scale-d, three integers."""
+    d, a = (_wgmma_accumulators(mods), F32), (WGMMA_A, B32)
+    return Groups((d, a), (d, a, (1, B64), (1, PRED), *((0, B32),) * 3))
+
+
+def _wgmma_accumulators(mods: tuple[str, ...]) -> int:
+    """How many of the 64 x n accumulators a lane of the warpgroup's 128 holds."""
+    shape = next(filter(None, map(_SHAPE, mods)), None)
+    if shape is None:
+        raise KeyError(mods)
+    return int(shape[1]) * int(shape[2]) // (4 * _LANES)

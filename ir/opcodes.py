@@ -7,6 +7,7 @@ T     the bank of the instruction's type (its last modifier): a register or a co
 U     the same, and the bank of twice its width for ``wide`` forms
 S, D  the last and the last but one modifier's banks (``cvt.D.S``)
 R, B  b32 and b16, whatever the type
+Q     a b64 register, the generic address of what an instruction reads in its own way
 P     pred
 M     a memory operand
 A     like T, or a symbol: ``mov`` reads a special register, ``mov`` and ``cvta`` take an array's address
@@ -15,6 +16,8 @@ L     like T, repeated once for each element of a vector (``v2``, ``v4``)
 ?     after a letter: may be left out, from the right
 *     after a letter: any number of them (the operations that a pass expands)
 G     a group of b32 registers, one, two or four by the modifier ``x1``, ``x2`` or ``x4``
+N     a b32 register, repeated once for each dimension of a tensor (``1d`` to ``5d``)
+X     a register of any bank
 ====  ========================================================================================================
 
 An instruction's effect says what may be done with it:
@@ -25,6 +28,9 @@ WRITE  writes memory or other state that someone else sees: stays, in order
 SYNC   convergent: threads act together or order their memory. No pass may move, merge or drop it, or put it
        under new control flow; only unrolling a loop whose trip count is uniform copies it
 END    ends a block
+
+The results of some instructions are *tied*: result i and operand i are one register, read and written at once. Those
+of wgmma work on it after they were issued, so it may not be touched before the wait: :mod:`ptxc.ir.flight`.
 
 Each row and modifier names the first target and PTX version that has it (PTX ISA, "Target ISA Notes" and "PTX ISA
 Notes" of the instruction's section), 0 where every version since 6.0 does.
@@ -37,7 +43,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ptxc.ir import types
-from ptxc.ir.fragments import BLOCK_SCALED, MMA_FORMS, Groups, mma_groups
+from ptxc.ir.fragments import BLOCK_SCALED, MMA_FORMS, WGMMA_FORMS, Groups, mma_groups, wgmma_groups, wgmma_rs_groups
 from ptxc.ir.types import B32, PRED, Type
 from ptxc.target import Requirement
 
@@ -60,6 +66,7 @@ class Opcode:
         "needs",
         "operands",
         "results",
+        "tied",
     )
 
     def __init__(
@@ -74,6 +81,7 @@ class Opcode:
         commutative: bool,
         groups: Callable[[tuple[str, ...]], Groups] | None,
         forms: tuple[tuple[str, ...], ...],
+        tied: bool,
     ) -> None:
         results, _, operands = signature.partition("=")
         self.name = name
@@ -93,6 +101,8 @@ class Opcode:
         self.groups = groups
         #: All modifiers that such an instruction can have together.
         self.forms = forms
+        #: Whether result i and operand i are one register.
+        self.tied = tied
 
     def __repr__(self) -> str:
         return self.name
@@ -106,7 +116,7 @@ REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"
 
 def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:
     """Whether operands of the instruction may be constants."""
-    return op.groups is None and not (mods and mods[-1] in REGISTERS_ONLY)
+    return op.groups is None and not op.tied and "N" not in op.operands and not (mods and mods[-1] in REGISTERS_ONLY)
 
 
 _INT = "s16 u16 s32 u32 s64 u64"
@@ -132,8 +142,9 @@ def _row(
     commutative: bool = False,
     groups: Callable[[tuple[str, ...]], Groups] | None = None,
     forms: tuple[tuple[str, ...], ...] = (),
+    tied: bool = False,
 ) -> Opcode:
-    row = Opcode(name, signature, effect, modifiers, doc, needs, by or {}, commutative, groups, forms)
+    row = Opcode(name, signature, effect, modifiers, doc, needs, by or {}, commutative, groups, forms, tied)
     OPCODES[name] = row
     return row
 
@@ -275,6 +286,67 @@ PACK_CVT = _row(
     "two f32 rounded to a pair of halves or of fp8, a in the high one (PTX: cvt)", needs=_SM80, by=_SM89_FP8,
 )  # fmt: skip
 
+# Bulk copies and the barriers that count them (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "membar / fence")
+_SM90 = Requirement(90, (8, 0))
+MBARRIER_INIT = _row(
+    "mbarrier.init", "= M R", WRITE, "shared b64", "the barrier at a waits for b arrivals in each phase", needs=_SM80
+)
+MBARRIER_ARRIVE = _row(
+    "mbarrier.arrive", "T = M", WRITE, "shared b64",
+    "arrives at the barrier, after this thread's accesses so far; the result is its state before", needs=_SM80,
+)  # fmt: skip
+MBARRIER_EXPECT = _row(
+    "mbarrier.arrive.expect_tx", "T = M R", WRITE, "shared b64",
+    "the same, and the phase also waits for b more bytes of bulk copies", needs=_SM90,
+)  # fmt: skip
+MBARRIER_TRY_WAIT = _row(
+    "mbarrier.try_wait", "P = M R", SYNC, "parity shared b64",
+    "whether the phase of parity b has ended, waiting a while for it; what came before its end is visible then",
+    needs=Requirement(90, (7, 8)),
+)  # fmt: skip
+BULK_TENSOR = _row(
+    "cp.async.bulk.tensor", "= M Q N M", WRITE,
+    "1d 2d 3d 4d 5d shared::cta global mbarrier::complete_tx::bytes",
+    "copies the box at the coordinates (innermost first) of a tensor, which the tensor map b describes, to shared "
+    "memory; the barrier's phase counts the bytes as they arrive", needs=Requirement(90, (8, 6)),
+)  # fmt: skip
+FENCE_ASYNC = _row(
+    "fence.proxy.async", "=", SYNC, "shared::cta",
+    "orders ordinary accesses of shared memory and those of bulk copies and wgmma", needs=_SM90,
+)  # fmt: skip
+
+# Tensor cores of a warpgroup, four warps that start at a multiple of four (PTX ISA, "Asynchronous warpgroup level
+# matrix instructions"). What is issued runs on: ptxc.ir.flight
+_SM90A = Requirement(0, (8, 0), ("sm_90a",))
+WGMMA_FENCE = _row(
+    "wgmma.fence", "X* = X*", SYNC, "sync aligned",
+    "what happened to the registers so far comes before wgmma.mma_async", needs=_SM90A, tied=True,
+)  # fmt: skip
+WGMMA = _row(
+    "wgmma.mma_async", "=", SYNC, " ".join({mod: None for form in WGMMA_FORMS for mod in form}),
+    "d += a * b, or d = a * b where scale-d is false, of matrices in shared memory that descriptors name", needs=_SM90A,
+    groups=wgmma_groups, forms=WGMMA_FORMS, tied=True,
+)  # fmt: skip
+WGMMA_RS = _row(
+    "wgmma.mma_async.rs", "=", SYNC, " ".join({mod: None for form in WGMMA_FORMS for mod in form}),
+    "the same with a in registers, which are tied too (PTX: wgmma.mma_async)", needs=_SM90A,
+    groups=wgmma_rs_groups, forms=WGMMA_FORMS, tied=True,
+)  # fmt: skip
+WGMMA_COMMIT = _row(
+    "wgmma.commit_group", "=", SYNC, "sync aligned", "the warp's wgmma.mma_async so far are one group", needs=_SM90A
+)
+WGMMA_WAIT = _row(
+    "wgmma.wait_group", "X* = X* I", SYNC, "sync aligned",
+    "waits until at most so many groups are pending, and gives back the registers of the others", needs=_SM90A,
+    tied=True,
+)  # fmt: skip
+SETMAXNREG = _row(
+    "setmaxnreg", "= I", SYNC, "inc dec sync aligned u32", "the warp's threads have a registers from here on",
+    needs=Requirement(
+        0, (8, 0), ("sm_90a", "sm_100a", "sm_110a", "sm_120a", "sm_100f", "sm_110f", "sm_120f")
+    ),
+)  # fmt: skip
+
 # Control
 BRA = _row(
     "bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second"
@@ -334,11 +406,15 @@ def _grouped_signature(results: tuple[tuple[int, Type], ...], operands: tuple[tu
     return Signature(given, taken, len(given), len(taken), letters)
 
 
+_RANKS = frozenset(("1d", "2d", "3d", "4d", "5d"))
+
+
 def _spread(letters: tuple[str, ...], mods: tuple[str, ...]) -> list[str]:
     """The letters with those of vectors repeated."""
     elements = {"v2": 2, "v4": 4}.get(("", "", *mods)[-2], 1)
     matrices = next((int(mod[1]) for mod in mods if mod in ("x1", "x2", "x4")), 1)
-    times = {"L": elements, "G": matrices}
+    rank = next((int(mod[0]) for mod in mods if mod in _RANKS), 1)
+    times = {"L": elements, "G": matrices, "N": rank}
     return [letter for letter in letters for _ in range(times.get(letter, 1))]
 
 
@@ -353,13 +429,15 @@ def bank(letter: str, mods: tuple[str, ...]) -> Type | None:
         case "U":
             type = types.OF_MODIFIER[last]
             return {types.B16: B32, B32: types.B64}[type] if "wide" in mods else type
-        case "R" | "G":
+        case "R" | "G" | "N":
             return B32
         case "B":
             return types.B16
+        case "Q":
+            return types.B64
         case "P":
             return PRED
-    return None  # M, I
+    return None  # M, I, X
 
 
 @cache

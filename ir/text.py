@@ -225,7 +225,7 @@ class _Parser:
 
     def opcode(self, text: str) -> tuple[Opcode, tuple[str, ...]]:
         words = text.split(".")
-        for count in (3, 2, 1):
+        for count in (4, 3, 2, 1):
             op = OPCODES.get(".".join(words[:count]))
             if op is not None:
                 return op, tuple(words[count:])

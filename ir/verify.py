@@ -42,6 +42,12 @@ Values
   24. Registers that are counted are in register form; each bank has as many as there are values of it, and no more of
       them are live at once.
 
+Tied registers
+  25. Where results are tied, they have the banks of the operands at their places, which are registers. In register
+      form result i is operand i, and no two are the same.
+  26. SSA form: registers in flight (``ptxc.ir.flight``) are taken by tied operands and edges alone, and none is taken
+      twice in a block. The registers that ``wgmma.mma_async`` takes come from ``wgmma.fence`` or another such.
+
 What needs a control-flow graph (10, 20, 23) is checked where 3 to 9 hold. Whether the target has an instruction is
 no question of form: ``ptxc.ir.opcodes.requirements`` knows.
 """
@@ -55,10 +61,11 @@ from typing import NamedTuple
 
 from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
+from ptxc.ir.flight import CERTAIN, in_flight
 from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
-from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
+from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WGMMA, WGMMA_RS, WRITE, takes_constants
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -274,8 +281,10 @@ class _Verifier:
         form = form_of(instr.op, instr.mods, len(instr.results), len(instr.operands))
         for invariant, fault in form.faults:
             self.report(invariant, fault)
+        if instr.op.tied:
+            self.ties(instr)
         for value, wanted in zip(instr.results, form.results):
-            if value.type is not wanted:
+            if value.type is not wanted and wanted is not None:
                 self.report(13, f"{_describe(value)} where {instr.op} gives {wanted}")
         for operand, slot in zip(instr.operands, form.operands):
             if not isinstance(operand, Value) or operand.type is not slot.bank:
@@ -287,12 +296,23 @@ class _Verifier:
         for value in instr.results:
             self.define(value)
 
+    def ties(self, instr: Instr) -> None:
+        for result, operand in zip(instr.results, instr.operands):
+            if not isinstance(operand, Value) or operand.type is not result.type:
+                self.report(25, f"{_describe(operand)} where {result} of {result.type} is tied to it")
+            elif operand is not result and not self.kernel.ssa:
+                self.report(25, f"{result} is tied to {operand}, which is another register")
+        if not self.kernel.ssa and len({*instr.results}) < len(instr.results):
+            self.report(25, f"{instr.op} has one register for two results")
+
     def operand(self, instr: Instr, operand: Operand, slot: Slot) -> None:
         """Look at an operand that is no register of the bank that the instruction takes."""
         if isinstance(operand, Const) and operand.type is (B32 if slot.letter == "I" else slot.bank):
             self.constant(operand)
             if slot.letter != "I" and not takes_constants(instr.op, instr.mods):
                 self.report(13, f"a constant where {'.'.join((instr.op.name, *instr.mods))} takes a register")
+        elif slot.letter == "X":
+            pass  # a register of any bank: what is none is no tie
         elif isinstance(operand, Mem) and slot.letter == "M":
             self.address(instr, operand, slot.space)
         elif isinstance(operand, Sym) and slot.letter == "A":
@@ -374,6 +394,7 @@ class _Verifier:
             self.report(10, f"nothing leads to {block.name}")
         if self.kernel.ssa:
             self.dominance(index)
+            self.flights(index)
         else:
             self.reaching(index, reachable)
 
@@ -399,6 +420,27 @@ class _Verifier:
                 scope += instr.results
             pending.append(scope)
             pending += tree[block]
+
+    def flights(self, index: dict[Block, int]) -> None:
+        """Look at who takes registers in flight, and at what ``wgmma.mma_async`` takes."""
+        if not any(instr.op.tied for instr in self.kernel.instrs()):
+            return
+        flying = in_flight(self.kernel)
+        for block in self.kernel.blocks:
+            taken: set[Operand] = set()
+            for line, instr in enumerate(block.instrs):
+                self.at = (index[block], line)
+                tied = len(instr.results) if instr.op.tied else 0
+                for operand in instr.operands[:tied]:
+                    if flying.get(operand) and operand in taken:
+                        self.report(26, f"{_describe(operand)} and in flight, and was taken before")
+                    taken.add(operand)
+                    if instr.op in (WGMMA, WGMMA_RS) and operand not in flying:
+                        self.report(26, f"{_describe(operand)} and comes from no wgmma.fence")
+                for operand in instr.operands[tied:]:
+                    value = operand.base if isinstance(operand, Mem) else operand
+                    if flying.get(value) == CERTAIN:
+                        self.report(26, f"{_describe(value)} and in flight, which no wgmma.wait_group has ended")
 
     def reaching(self, index: dict[Block, int], reachable: list[Block]) -> None:
         """Find which definitions reach the uses that none in their own block precedes."""

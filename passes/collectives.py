@@ -15,7 +15,8 @@ of the CTA must be in blocks that are not split at all, barriers of some warps a
 blocks that are split between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an
 error that names the statement and the value that differs. A shuffle between whatever lanes arrive (``activemask``) may
 stand where they have parted: it is one between those. What no pass proves is that as many threads arrive at a numbered
-barrier as it waits for: `ptxc run` tells.
+barrier as it waits for: `ptxc run` tells. Nor that all four warps of a warpgroup execute a wgmma or setmaxnreg: each
+warp is proved to be together. A wait for an mbarrier is a loop of each thread's own, which needs nobody.
 
 Then, in the same walk:
 
@@ -49,7 +50,10 @@ _REGISTERS: dict[Operand, int] = {
 }
 
 #: What gives each thread a value of its own, whatever it is given.
-_DIFFERENT = (opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK, opcodes.LDMATRIX, opcodes.MMA)
+_DIFFERENT = (
+    opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK, opcodes.LDMATRIX, opcodes.MMA, opcodes.MBARRIER_ARRIVE,
+    opcodes.MBARRIER_EXPECT, opcodes.MBARRIER_TRY_WAIT, opcodes.WGMMA, opcodes.WGMMA_RS,
+)  # fmt: skip
 #: What may be the same in a warp although its operands are not.
 _ALIGNING = frozenset((opcodes.MOV, opcodes.SETP, opcodes.DIV, opcodes.SHR, opcodes.AND))
 #: What is not just as different between threads as its operands.
@@ -63,6 +67,12 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.ACTIVEMASK: WARP,
     opcodes.LDMATRIX: WARP,
     opcodes.MMA: WARP,
+    opcodes.WGMMA_FENCE: WARP,
+    opcodes.WGMMA: WARP,
+    opcodes.WGMMA_RS: WARP,
+    opcodes.WGMMA_COMMIT: WARP,
+    opcodes.WGMMA_WAIT: WARP,
+    opcodes.SETMAXNREG: WARP,
 }
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
@@ -338,8 +348,8 @@ class _Collectives:
         assert isinstance(predicate, Value)
         source, loaded = self.source(predicate)
         number = instr.operands[0].bits if instr.op is opcodes.BAR and isinstance(instr.operands[0], Const) else None
-        kind = "shuffle" if instr.op is opcodes.SHFL else "barrier"
-        alone = "the shuffle" if kind == "shuffle" else "the warp's barrier"
+        kind = {opcodes.SHFL: "shuffle", opcodes.BAR: "barrier", opcodes.BAR_WARP: "barrier"}.get(instr.op, "statement")
+        alone = {"shuffle": "the shuffle", "barrier": "the warp's barrier"}.get(kind, instr.op.name)
         name = f"barrier {number}" if number is not None else alone
         group = "a warp" if instr.op is not opcodes.BAR or self.highest((predicate,)) == LANE else "the CTA"
         return DivergenceError(

@@ -18,13 +18,25 @@ What an edge passes is a parallel copy into the target's parameters. Terms:
 
 3. Copies of one edge happen at once (``%x, %y = %y, %x`` swaps): they are written in an order in which no register is
    overwritten before it is read, with a spare register where they form a cycle.
+
+Before all that, *tied* results and operands (:attr:`Opcode.tied`) join one class. Where an operand is needed later, and
+where it stands for two results, a copy in front of the instruction is tied in its stead::
+
+    %d = wgmma.fence %c            %copy = mov %c
+    ... %c ...               ->    %copy = wgmma.fence %copy
+                                   ... %c ...
+
+So a loop's parameter, the accumulators of all its products and what goes round are one register. Registers in flight
+are never copied: a kernel that needs it is refused.
 """
 
 from __future__ import annotations
 
 from typing import TypeGuard
 
+from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
+from ptxc.ir.flight import in_flight
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.liveness import reads
 from ptxc.ir.types import PRED
@@ -36,8 +48,9 @@ Ranges = dict[Block, tuple[int, int]]
 
 def run(kernel: Kernel) -> None:
     """Replace block parameters by registers."""
-    if any(block.params for block in kernel.blocks):
-        _Leaver(kernel).run()
+    tied = any(instr.op.tied for instr in kernel.instrs())
+    if tied or any(block.params for block in kernel.blocks):
+        _Leaver(kernel, tied).run()
     for block in kernel.blocks:
         if any(instr.guard is not None for instr in block.instrs):
             block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
@@ -56,8 +69,11 @@ def _with_default(instr: Instr) -> list[Instr]:
 
 
 class _Leaver:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, tied: bool) -> None:
         self.kernel = kernel
+        self.tied = tied
+        #: The registers in flight, which cannot be copied.
+        self.flying = in_flight(kernel) if tied else {}
         #: Each value's class, by the value that names it; a value alone is its own class and not in here.
         self.leader: dict[Value, Value] = {}
         self.ranges: dict[Value, Ranges] = {}
@@ -67,11 +83,14 @@ class _Leaver:
 
     def run(self) -> None:
         self.find_ranges()
+        if self.tied:
+            for block in self.kernel.blocks:
+                self.tie(block)
         for block in self.kernel.blocks:
             for edge in block.terminator.targets:
                 for value, arg in zip(edge.block.params, edge.args, strict=True):
-                    if isinstance(arg, Value):
-                        self.coalesce(value, arg)
+                    if isinstance(arg, Value) and not self.coalesce(value, arg):
+                        self.refuse_flying(arg, block.terminator.loc)
         self.rename()
         self.place_copies()
 
@@ -84,6 +103,11 @@ class _Leaver:
             wanted.update(block.params)
             for edge in block.instrs[-1].targets:
                 wanted.update(arg for arg in edge.args if isinstance(arg, Value))
+            if self.tied:
+                for instr in block.instrs:
+                    if instr.op.tied:
+                        wanted.update(instr.results)
+                        wanted.update(instr.operands[: len(instr.results)])
         self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
         exposed: list[tuple[Value, Block]] = []
         end: dict[Block, int] = {}
@@ -132,11 +156,46 @@ class _Leaver:
                 elif known[1] < end[before]:
                     ranges[before] = (known[0], end[before])
 
-    def coalesce(self, a: Value, b: Value) -> None:
-        """Join the classes of two values if no members interfere."""
+    def tie(self, block: Block) -> None:
+        """Let tied results and operands be one class each."""
+        position, instrs = self.first[block], block.instrs
+        block.instrs = []
+        for instr in instrs:
+            position += 2
+            if instr.op.tied:
+                operands = [*instr.operands]
+                for at, result in enumerate(instr.results):
+                    operand = operands[at]
+                    assert isinstance(operand, Value)
+                    if not self.coalesce(operand, result):
+                        operands[at] = copy = self.tied_copy(block, instr, operand, position)
+                        joined = self.coalesce(copy, result)
+                        assert joined, "a result that nothing is tied to yet interferes with nothing before it"
+                instr.operands = tuple(operands)
+            block.instrs.append(instr)
+
+    def tied_copy(self, block: Block, instr: Instr, operand: Value, position: int) -> Value:
+        """A copy of ``operand`` in front of ``instr``, which is at ``position``."""
+        self.refuse_flying(operand, instr.loc)
+        copy = self.kernel.value(operand.type, operand.name)
+        block.instrs.append(Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc))
+        self.ranges[copy] = {block: (position - 1, position)}
+        return copy
+
+    def refuse_flying(self, operand: Operand, loc: object) -> None:
+        if operand in self.flying:
+            raise UnsupportedError(
+                f"{operand!r} would have to be copied while a wgmma holds it",
+                kernel=self.kernel.name,
+                statement=str(loc),
+                hint="wait for the products before their registers change places",
+            )
+
+    def coalesce(self, a: Value, b: Value) -> bool:
+        """Join the classes of two values if no members interfere; whether they are one then."""
         a, b = self.find(a), self.find(b)
         if a is b or a.type is not b.type:
-            return
+            return a is b
         first, second = self.ranges[a], self.ranges[b]
         if len(first) < len(second):
             a, b, first, second = b, a, second, first
@@ -144,12 +203,13 @@ class _Leaver:
             other = first.get(block)
             # A value may be defined by the instruction that reads another for the last time.
             if other is not None and (begin == other[0] or (begin < other[1] and other[0] < stop)):
-                return
+                return False
         for block, (begin, stop) in second.items():
             other = first.get(block)
             # The hull of two ranges with a gap between is a little larger than they are: that only forbids more.
             first[block] = (begin, stop) if other is None else (min(begin, other[0]), max(stop, other[1]))
         self.leader[b] = a
+        return True
 
     def find(self, value: Value) -> Value:
         leader = self.leader

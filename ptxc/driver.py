@@ -88,6 +88,11 @@ class CompiledKernel:
     kernel: Kernel = field(repr=False)
     version: PtxVersion
 
+    @property
+    def target(self) -> str:
+        """What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that."""
+        return self.kernel.target
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledModule:
@@ -135,7 +140,18 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     if any(not kernel.ptx for kernel in kernels):
         return ""
     version = max(kernel.version for kernel in kernels)
-    return print_module([kernel.kernel for kernel in kernels], parse_target(options.target), version)
+    return print_module([kernel.kernel for kernel in kernels], parse_target(target_of(kernels)), version)
+
+
+def target_of(kernels: Sequence[CompiledKernel]) -> str:
+    """The target of a module with all these kernels: one that needs its architecture's own features decides for all.
+
+    Raises UsageError for kernels that are made for different GPUs.
+    """
+    targets = sorted({kernel.target for kernel in kernels}, key=lambda name: (len(name), name))
+    if len({parse_target(name).sm for name in targets}) > 1:
+        raise UsageError(f"the kernels are made for {' and '.join(targets)}", hint="--split makes a file of each")
+    return targets[-1]
 
 
 def graph_of(source: Any) -> Graph:
@@ -156,6 +172,7 @@ def graph_of(source: Any) -> Graph:
 
 def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Observer | None = None) -> CompiledKernel:
     """Compile one kernel. Raises CompileError with the kernel's name, and the statement where one is at fault."""
+    from ptxc.codegen.ptx import suited_target
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
     from ptxc.frontend.signature import check_shared, launch_of, signature_of
@@ -169,6 +186,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         signature = signature_of(op, node.node_id, graph.hints.to_dict(), _constants(graph))
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
+        kernel.target = suited_target(kernel, target).name
         if signature.pool:
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
@@ -180,7 +198,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
             clock.lap(BUILD[1], kernel)
         if observe is not None:
             observe(*BUILD, kernel)
-        return _finish(kernel, launch, target, options, observe, clock)
+        return _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:
@@ -240,6 +258,7 @@ def compile_ir(
     ``name`` is the file it came from, for errors. The target that the text names counts. Raises InputError for text
     that is not a kernel, that the verifier refuses or that is past SSA form where ``start_at`` needs it, or not there.
     """
+    from ptxc.codegen.ptx import suited_target
     from ptxc.ir.text import parse_kernel
     from ptxc.ir.verify import check
     from ptxc.passes.pipeline import BUILD, Clock
@@ -251,6 +270,8 @@ def compile_ir(
         clock.lap(BUILD[1], kernel)
         target = parse_target(kernel.target)
         check(kernel, error=InputError)
+        target = suited_target(kernel, target)
+        kernel.target = target.name
         _check_form(kernel, start_at)
     except CompileError as error:
         error.at(file=name)

@@ -67,6 +67,32 @@ class RuntimeInteger:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """What ``cuTensorMapEncodeTiled`` takes for the parameter ``name``, dimensions innermost first as it takes them.
+
+    Names stand for CUDA's constants that end in them (``FLOAT16`` for ``CU_TENSOR_MAP_DATA_TYPE_FLOAT16``). ``dims``
+    and ``strides`` (in bytes, of all dimensions but the first) hold numbers and expressions over the runtime integers.
+    """
+
+    name: str
+    buffer: str
+    data_type: str
+    dims: tuple[int | str, ...]
+    strides: tuple[int | str, ...]
+    box: tuple[int, ...]
+    swizzle: str
+    interleave: str = "NONE"
+    l2_promotion: str = "NONE"
+    #: What is read outside of the tensor: ``NONE`` are zeros.
+    oob_fill: str = "NONE"
+
+    @property
+    def element_strides(self) -> tuple[int, ...]:
+        """Every element is copied."""
+        return (1,) * len(self.box)
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How to launch a kernel: grid (the first may be an expression over the runtime integers), block, memory."""
 
@@ -80,6 +106,7 @@ class Launch:
     runtime: tuple[RuntimeInteger, ...]
     #: Buffers that must hold zeros before each launch.
     zero: tuple[str, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON takes it; ``docs/launch.md`` explains each key."""

@@ -260,13 +260,11 @@ class _Plan:
 def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
     """One PTX text of kernels, and its target."""
     if len(kernels) == 1:
-        return kernels[0].ptx, kernels[0].kernel.target
-    from ptxc.driver import Options, link
+        return kernels[0].ptx, kernels[0].target
+    from ptxc.driver import Options, link, target_of
 
-    targets = sorted({kernel.kernel.target for kernel in kernels})
-    if len(targets) > 1:
-        raise UsageError(f"the kernels are made for {' and '.join(targets)}", hint="--split makes a file of each")
-    return link(kernels, Options(target=targets[0])), targets[0]
+    target = target_of(kernels)
+    return link(kernels, Options(target=target)), target
 
 
 def _report(assembly: Assembly, target: str, label: str) -> str:

@@ -92,7 +92,7 @@ def _difference(label: str, before: str, old: str, after: str, new: str) -> str:
 def launch_json(kernels: Sequence[CompiledKernel]) -> str:
     """The launch descriptions of kernels, in their order: what ``docs/launch.md`` explains."""
     described = [
-        {"name": kernel.name, "target": kernel.kernel.target, **kernel.launch.to_dict()}
+        {"name": kernel.name, "target": kernel.target, **kernel.launch.to_dict()}
         for kernel in kernels
         if kernel.launch is not None
     ]

@@ -185,9 +185,10 @@ def _compile_ir(source: Source, text: str, options: Options, observer: Observer 
 
     chosen = {name: getattr(options, name) for name in Options.__dataclass_fields__}
     kernel = compile_ir(text, name=source.name, start_at=source.start_at, observe=observer, **chosen)
-    if source.target_given and kernel.kernel.target != options.target:
+    # The suffix is the kernel's own need.
+    if source.target_given and kernel.target not in (options.target, f"{options.target}a"):
         hint = "leave out --target, or compile the Kernel IR again"
-        raise UsageError(f"the IR is made for {kernel.kernel.target}, not for {options.target}", hint=hint)
+        raise UsageError(f"the IR is made for {kernel.target}, not for {options.target}", hint=hint)
     return kernel
 
 

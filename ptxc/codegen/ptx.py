@@ -13,12 +13,18 @@ from itertools import islice
 
 from ptxc.errors import InputError, TargetError
 from ptxc.ir import opcodes
-from ptxc.ir.fragments import mma_groups
+from ptxc.ir.fragments import WGMMA_A, mma_groups
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode, requirements
 from ptxc.ir.types import BANKS, F32, F64, Type
 from ptxc.ir.values import TRUE, Const, Operand, Sym, Value
 from ptxc.target import PtxVersion, Target, lowest_version
+
+
+def suited_target(kernel: Kernel, target: Target) -> Target:
+    """The target that ``kernel``, compiled for ``target``, is printed for: see :meth:`Target.with_features`."""
+    forms = {(instr.op, instr.mods): None for instr in kernel.instrs()}
+    return target.with_features(requirements(op, mods) for op, mods in forms)
 
 
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
@@ -37,12 +43,13 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
             need = requirements(op, mods)
             if not target.has(need):
                 first = next(instr for instr in kernel.instrs() if (instr.op, instr.mods) == (op, mods))
-                having = " or ".join(need.only) or f"sm_{need.sm}"
+                only = " or ".join(need.only)
                 raise TargetError(
-                    f"{target} has no {_mnemonic(op, mods)}, which {having} brought",
+                    f"{target} has no {_mnemonic(op, mods)}, which "
+                    + (f"only {only} {'has' if len(need.only) == 1 else 'have'}" if only else f"sm_{need.sm} brought"),
                     kernel=kernel.name,
                     statement=str(first.loc),
-                    hint=f"compile for {having}{'' if need.only else ' or newer'}, or choose a schedule without it",
+                    hint=f"compile for {only or f'sm_{need.sm} or newer'}, or choose a schedule without it",
                 )
             needs.append(need)
     return lowest_version(target, needs)
@@ -223,6 +230,32 @@ def _mma(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{_mnemonic(instr.op, instr.mods)} {', '.join(parts)}"
 
 
+def _bulk_tensor(instr: Instr, results: list[str], operands: list[str]) -> str:
+    """The tensor map and the coordinates are one operand."""
+    destination, tensor_map, *coordinates, barrier = operands
+    source = f"[{tensor_map}, {{{', '.join(coordinates)}}}]"
+    return f"{_mnemonic(instr.op, instr.mods)} {destination}, {source}, {barrier}"
+
+
+def _wgmma(instr: Instr, results: list[str], operands: list[str]) -> str:
+    """The accumulators once, as they are results and operands; the registers of A are a group."""
+    mnemonic = _mnemonic(opcodes.WGMMA, instr.mods)
+    if instr.op is opcodes.WGMMA:
+        accumulators, rest = results, operands[len(results) :]
+    else:
+        accumulators = results[:-WGMMA_A]
+        rest = [f"{{{', '.join(results[-WGMMA_A:])}}}", *operands[len(results) :]]
+    return f"{mnemonic} {{{', '.join(accumulators)}}}, {', '.join(rest)}"
+
+
+def _wgmma_fence(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return _mnemonic(instr.op, instr.mods)
+
+
+def _wgmma_wait(instr: Instr, results: list[str], operands: list[str]) -> str:
+    return f"{_mnemonic(instr.op, instr.mods)} {operands[-1]}"
+
+
 def _pack_cvt(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{'.'.join(('cvt', *instr.mods))} {', '.join(results + operands)}"
 
@@ -237,4 +270,9 @@ _SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
     opcodes.LDMATRIX: _ldmatrix,
     opcodes.MMA: _mma,
     opcodes.PACK_CVT: _pack_cvt,
+    opcodes.BULK_TENSOR: _bulk_tensor,
+    opcodes.WGMMA: _wgmma,
+    opcodes.WGMMA_RS: _wgmma,
+    opcodes.WGMMA_FENCE: _wgmma_fence,
+    opcodes.WGMMA_WAIT: _wgmma_wait,
 }

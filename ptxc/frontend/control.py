@@ -34,6 +34,7 @@ from emmy.compiler.ir.kernel.ir import (
     WarpBroadcast,
     WarpShuffle,
     WgmmaMma,
+    WgmmaWait,
 )
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop
 
@@ -228,6 +229,8 @@ def _loop_block(
     loc = b.loc
     b.start(header)
     _rebind(k, carried, values)
+    before_flights = {**k.flights.state}
+    k.flights.begin_loop([name for name in carried if name in _held(k)])
     with k.region():
         e.depth += 1
         e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
@@ -241,6 +244,7 @@ def _loop_block(
     again = b.setp("lt.s32", following, limit)
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
     if first != TRUE:
+        k.flights.join(before_flights)
         exit_block.params = [k.kernel.value(value.type, value.hint) for value in values]
         after = list(exit_block.params)
     b.start(exit_block)
@@ -332,18 +336,21 @@ def _branch(
     otherwise = b.new_block("else") if else_body else join
     loc = b.loc
     b.branch_if(predicate, then, otherwise, (), () if else_body else before)
+    flights = {**k.flights.state}
     b.start(then)
     with k.region():
         k.scoped(body, path, binding)
     b.loc = loc
     b.branch(join, [k.names.typed(name).operand for name in names])
     _rebind(k, names, before)
+    flights, k.flights.state = k.flights.state, flights
     if else_body:
         b.start(otherwise)
         with k.region():
             k.scoped(else_body, else_path)
         b.loc = loc
         b.branch(join, [k.names.typed(name).operand for name in names])
+    k.flights.join(flights)
     join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
     b.start(join)
     _rebind(k, names, join.params)
@@ -363,6 +370,11 @@ def assigned(k: Lowering, body: Any) -> tuple[str, ...]:
             _scan(k, stmt, free, declared)
         found = k.assigned[key] = tuple(free)
     return found
+
+
+def _held(k: Lowering) -> dict[str, None]:
+    """The registers that products of the kernel hold while they run."""
+    return dict.fromkeys(name for fragment in k.signature.held for name in fragment_names(k, fragment))
 
 
 def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> None:
@@ -394,8 +406,13 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         declared.update(fragment_names(k, stmt.out))
     elif kind is FragmentRowReduce:
         declared.update((stmt.top, stmt.bot))
+    elif kind is WgmmaWait:
+        names = _held(k)
     elif kind in _FRAGMENT_WRITERS:
-        names = [name for fragment in stmt.defines() for name in fragment_names(k, fragment)]
+        written = stmt.defines()
+        if kind is WgmmaMma and stmt.a_frag is not None:
+            written = (*written, stmt.a_frag)
+        names = [name for fragment in written for name in fragment_names(k, fragment)]
     for name in names:
         if name not in declared:
             free[name] = None

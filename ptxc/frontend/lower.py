@@ -15,6 +15,7 @@ from emmy.compiler.ir.kernel.ir import KernelOp
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.dtypes import I64_T, ElementType
 from ptxc.frontend.expressions import Expressions
+from ptxc.frontend.fragments.flights import Flights
 from ptxc.frontend.fragments.registers import Fragment
 from ptxc.frontend.linear import INT_MAX, Linear
 from ptxc.frontend.math import Arithmetic
@@ -27,6 +28,9 @@ from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Block, Kernel, Param, Shared
 from ptxc.ir.types import B32, B64
 from ptxc.ir.values import FALSE, TRUE, Mem, Operand, Sym, Value
+
+#: What some parameters' memory is aligned to; that of pointers to pointers is to 8 bytes.
+_ALIGN = {"zero": 4, "tensor_map": 64}
 
 
 class Loc:
@@ -80,6 +84,8 @@ class Lowering:
         self.fragments: dict[str, Fragment] = {}
         #: How many members each family of fragments has.
         self.families: dict[str, int] = {}
+        #: The registers of fragments that a product holds.
+        self.flights = Flights(self)
 
     # --------------------------------------------------------------------------------------------- statements
 
@@ -154,8 +160,8 @@ class Lowering:
         for parameter in signature.parameters:
             if parameter.is_pointer:
                 plain = parameter.role in ("input", "output") and parameter.buffer in signature.buffers
-                align = self._element_of(parameter.buffer).nbytes if plain else 8
-                self.kernel.params.append(Param(parameter.name, "u64", 4 if parameter.role == "zero" else align))
+                align = self._element_of(parameter.buffer).nbytes if plain else _ALIGN.get(parameter.role, 8)
+                self.kernel.params.append(Param(parameter.name, "u64", align))
             else:
                 self.kernel.params.append(Param(parameter.name, "u32"))
             self.kernel.reserve(parameter.name)
@@ -185,8 +191,11 @@ class Lowering:
             serial = dict(self.signature.serial)
             self.expressions.note(value, self._least(name), serial[name] - 1 if name in serial else INT_MAX)
             self.names.declare(name, self.expressions.registers.linear(value))
-        elif role in ("table", "selector", "slot", "tensor_map"):
+        elif role in ("table", "selector", "slot"):
             return
+        elif role == "tensor_map":
+            # cp.async.bulk.tensor takes a generic address.
+            self.memory.tensor_maps[name] = builder.emit(opcodes.LD, ("param", "u64"), B64, (Mem(Sym(name)),), name)
         else:
             self.memory.pointers[buffer] = self._pointer(name)
 

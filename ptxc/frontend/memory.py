@@ -14,12 +14,13 @@ from emmy.compiler.ir.expr import Expr
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import volta_slabs
+from ptxc.frontend.buffers import Buffer
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type, slab_type
 from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
 from ptxc.frontend.scope import Typed
-from ptxc.frontend.signature import Buffer, Paged, Signature
+from ptxc.frontend.signature import Paged, Signature
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Guard
@@ -46,6 +47,8 @@ class Memory:
         self.signature = signature
         self.expressions: Expressions  # set by the lowering: indices need expressions, and FlatIndex needs this
         self.pointers: dict[str, Value] = {}
+        #: The generic addresses of tensor maps.
+        self.tensor_maps: dict[str, Value] = {}
         self._types: dict[str, ElementType] = {}
         self._known_strides: dict[tuple[Any, ...], tuple[tuple[int, ...] | None, bool]] = {}
         #: Where paged writes start, by the name of the scalar that says so.

@@ -15,12 +15,23 @@ from typing import Any
 from emmy.compiler.dim import spans_one_page
 from emmy.compiler.ir.base import ConstantOp
 from emmy.compiler.ir.expr import Var
-from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile, TmaDescriptor
+from emmy.compiler.ir.kernel.ir import (
+    CpAsyncCopy,
+    KernelOp,
+    RegStore,
+    Smem,
+    Tile,
+    TmaDescriptor,
+    WgmmaDescriptor,
+    WgmmaMma,
+)
 from emmy.compiler.ir.stmt import Write, ZeroPrologue
 
 from ptxc.errors import InputError, TargetError, UnsupportedError
+from ptxc.frontend.buffers import Buffer
 from ptxc.frontend.dtypes import element_type
-from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger
+from ptxc.frontend.tensor_maps import tensor_map
+from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorMap
 from ptxc.target import Target
 
 #: The block of a kernel whose tile names none (Emmy's scalar tier).
@@ -31,18 +42,6 @@ MAX_THREADS = 1024
 MAX_CTAS = 2**31 - 1
 #: What PTX takes for a name, and C too.
 _NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]\w*|_\w+)", re.ASCII).fullmatch
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A global buffer that the kernel reads or writes. ``shape`` holds numbers and Emmy's symbolic dimensions."""
-
-    name: str
-    dtype: str
-    shape: tuple[Any, ...]
-    written: bool
-    #: The element of a scalar constant: a number, or Emmy's expression over the runtime integers.
-    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,11 @@ class Signature:
     shared_bytes: int
     paged: dict[str, Paged] = field(default_factory=dict)
     indirect: tuple[str, ...] = ()
+    tensor_maps: dict[str, TensorMap] = field(default_factory=dict)
+    #: The fragments that products of a warpgroup hold while they run.
+    held: tuple[str, ...] = ()
+    #: Whether a warpgroup's product reads shared memory that threads wrote, not bulk copies.
+    written_operands: bool = False
 
     @property
     def cells(self) -> int:
@@ -163,6 +167,9 @@ def signature_of(
         shared_bytes=shared_bytes,
         paged=paged,
         indirect=indirect,
+        tensor_maps={stmt.name: tensor_map(stmt, buffers) for stmt in body.tensor_maps.values()},
+        held=tuple(body.held),
+        written_operands=not body.operands.isdisjoint(body.stored),
     )
 
 
@@ -295,7 +302,11 @@ class _Body:
         self.atomic: dict[str, None] = {}
         #: Accumulators of other kernels that this one zeroes, with their 32-bit words.
         self.zeroed: dict[str, int] = {}
-        self.tensor_maps: dict[str, None] = {}
+        self.tensor_maps: dict[str, TmaDescriptor] = {}
+        #: Fragments of a warpgroup's products, the arrays that these read, and those that threads write.
+        self.held: dict[str, None] = {}
+        self.operands: set[str] = set()
+        self.stored: set[str] = set()
         #: Symbolic sizes. Those of axes count wherever they appear; names in other expressions only where a
         #: buffer's shape has them, since the rest are loop variables and values.
         self.symbols: dict[str, None] = {}
@@ -321,15 +332,25 @@ class _Body:
                 raise InputError(f"the shared array {stmt.name!r} is declared twice", hint="rename one of them")
             self.shared[stmt.name] = stmt
         elif kind is Write:
+            self.stored.add(stmt.output)
             if stmt.atomic:
                 self.atomic[stmt.output] = None
         elif kind is RegStore:
+            self.stored.add(stmt.dst_buffer)
             if stmt.atomic:
                 self.atomic[stmt.dst_buffer] = None
+        elif kind is CpAsyncCopy:
+            self.stored.add(stmt.smem)
         elif kind is ZeroPrologue:
             self.zeroed.setdefault(stmt.dst, int(stmt.words))
         elif kind is TmaDescriptor:
-            self.tensor_maps[stmt.name] = None
+            self._tensor_map(stmt)
+        elif kind is WgmmaDescriptor:
+            self.operands.add(stmt.smem)
+        elif kind is WgmmaMma:
+            self.held.update(dict.fromkeys(stmt.c_frags))
+            if stmt.a_frag is not None:
+                self.held[stmt.a_frag] = None
         for axis in stmt.axes if kind is Tile else (getattr(stmt, "axis", None),):
             if axis is not None and not axis.extent.is_static:
                 # Sorted: Emmy takes a set's order, which differs from run to run.
@@ -340,6 +361,11 @@ class _Body:
                     what = f"{kind.__name__} holds a value of type {type(expr).__name__} where an expression must stand"
                     raise InputError(what, hint="give the node as Emmy made it")
                 self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
+
+    def _tensor_map(self, stmt: TmaDescriptor) -> None:
+        if self.tensor_maps.setdefault(stmt.name, stmt) != stmt:
+            what = f"the tensor map {stmt.name!r} is declared twice"
+            raise InputError(what, statement=f"TmaDescriptor {stmt.name}", hint="rename one of them")
 
 
 def check_array(stmt: Smem) -> None:
@@ -385,6 +411,7 @@ def launch_of(signature: Signature) -> Launch:
         parameters=tuple(_launch_parameter(signature, parameter) for parameter in signature.parameters),
         runtime=tuple(_runtime_integer(signature, name) for name in signature.runtime),
         zero=signature.zero,
+        tensor_maps=tuple(signature.tensor_maps.values()),
     )
 
 

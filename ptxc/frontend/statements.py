@@ -19,22 +19,34 @@ from emmy.compiler.ir.kernel.ir import (
     FragmentRepack,
     FragmentRowReduce,
     LdmatrixLoad,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
     MmaSyncPtx,
     RegFragment,
     RegStore,
+    SetMaxNReg,
     Smem,
     Sync,
     Tile,
+    TmaDescriptor,
+    TmaLoad,
     TreeHalve,
     WarpBroadcast,
     WarpShuffle,
+    WgmmaCommit,
+    WgmmaDescriptor,
+    WgmmaFence,
+    WgmmaMma,
+    WgmmaWait,
 )
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop, Write, ZeroPrologue
 
 from ptxc.errors import InputError
-from ptxc.frontend import control, convert, elementwise, threads
+from ptxc.frontend import bulk, control, convert, elementwise, threads
 from ptxc.frontend.dtypes import F32_T, element_type
-from ptxc.frontend.fragments import apply, multiply, registers, scaled, store
+from ptxc.frontend.fragments import apply, multiply, registers, scaled, store, warpgroup
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
 from ptxc.frontend.scope import Typed
@@ -209,4 +221,16 @@ STATEMENTS: dict[type, Callable[[Lowering, Any, str], None]] = {
     FragmentApply: apply.apply,
     FragmentRowReduce: apply.reduce_rows,
     RegStore: store.store,
+    TmaDescriptor: bulk.descriptor,
+    TmaLoad: bulk.load,
+    MbarrierInit: bulk.init,
+    MbarrierArrive: bulk.arrive,
+    MbarrierArriveExpectTx: bulk.expect,
+    MbarrierWait: bulk.wait,
+    SetMaxNReg: bulk.registers,
+    WgmmaDescriptor: warpgroup.descriptor,
+    WgmmaFence: warpgroup.fence,
+    WgmmaMma: warpgroup.multiply,
+    WgmmaCommit: warpgroup.commit,
+    WgmmaWait: warpgroup.wait,
 }

@@ -80,7 +80,12 @@ class _Maker:
             self.visible.append(base)
         rows = [row for row in OPCODES.values() if row.effect != "END"]
         for row in self.random.choices(rows, k=self.random.randint(0, 12)):
+            if "N" in row.operands and B32 not in {value.type for value in self.visible}:
+                continue
             if row.forms and not {B32, F32} <= {value.type for value in self.visible}:
+                continue
+            if row.tied:
+                self.product(block)
                 continue
             if row is opcodes.TILE_GUARD:
                 if self.guarded:
@@ -116,6 +121,38 @@ class _Maker:
         results = tuple(self.result(bank) for bank in shown if bank is not None)
         guard = self.guard() if op.effect in ("READ", "WRITE") or not (self.kernel.ssa or op.effect == "SYNC") else None
         return Instr(op, mods, results, operands, guard=guard, loc=self.random.choice(LOCATIONS))
+
+    def product(self, block: Block) -> None:
+        """A product of a warpgroup: its registers go into flight and, mostly, come back."""
+        random, kernel = self.random, self.kernel
+        op = random.choice((opcodes.WGMMA, opcodes.WGMMA_RS))
+        mods = random.choice([form for form in op.forms if form[2] in ("m64n8k16", "m64n16k16")])
+        assert op.groups is not None
+        groups = op.groups(mods)
+        tied = [bank for count, bank in groups.results for _ in range(count)]
+
+        def write(op: Opcode, mods: tuple[str, ...], results: list[Value], *operands: Operand) -> list[Value]:
+            block.instrs.append(Instr(op, mods, tuple(results), operands, loc=random.choice(LOCATIONS)))
+            return results
+
+        def same(values: list[Value]) -> list[Value]:
+            return [self.value(value.type) for value in values] if kernel.ssa else values
+
+        rest: list[Operand] = []
+        for count, bank in groups.operands[len(groups.results) :]:
+            new = write(opcodes.MOV, (bank.name,), [self.value(bank)], integer(bank, 0)) if count else ()
+            rest += new or [integer(B32, random.randint(0, 1))]
+        held = []
+        for bank in tied:
+            # Any value in SSA form, in register form another one each.
+            known = [value for value in self.visible if value.type is bank] if kernel.ssa else []
+            if not known:
+                known = write(opcodes.MOV, (bank.name,), [self.value(bank)], Const(bank, 0))
+            held.append(random.choice(known))
+        fenced = write(opcodes.WGMMA_FENCE, ("sync", "aligned"), same(held), *held)
+        given = write(op, mods, same(fenced), *fenced, *rest)
+        if random.random() < 0.8:
+            self.visible += write(opcodes.WGMMA_WAIT, ("sync", "aligned"), same(given), *given, integer(B32, 0))
 
     def modifiers(self, op: Opcode) -> tuple[str, ...]:
         if op is opcodes.TILE_COORDS:

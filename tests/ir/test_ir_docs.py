@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from ptxc.errors import InputError
 from ptxc.ir import opcodes, types, verify
-from ptxc.ir.opcodes import OPCODES, Opcode
+from ptxc.ir.opcodes import OPCODES, WGMMA, Opcode
 from ptxc.ir.text import format_kernel, parse_kernel
 from ptxc.target import Requirement
 
@@ -62,6 +62,8 @@ def signature(op: Opcode) -> str:
 def modifiers(op: Opcode) -> str:
     """The modifiers, types after the others and in the order of ``types.OF_MODIFIER``."""
     others = sorted(op.modifiers - types.OF_MODIFIER.keys())
+    if op.forms == WGMMA.forms:
+        others = ["m64n8k16 to m64n256k16", *(name for name in others if not name.startswith("m64"))]
     return " ".join([*others, *(name for name in types.OF_MODIFIER if name in op.modifiers)])
 
 
@@ -71,5 +73,5 @@ def since(op: Opcode) -> str:
 
 
 def version(need: Requirement) -> str:
-    sm = f"sm_{need.sm}, " if need.sm else ""
+    sm = f"{' '.join(need.only)}, " if need.only else f"sm_{need.sm}, " if need.sm else ""
     return f"{sm}PTX {need.ptx[0]}.{need.ptx[1]}"

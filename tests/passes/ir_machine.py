@@ -107,6 +107,9 @@ class _Thread:
             return self.atomic(instr, *numbers)
         if op is opcodes.ACTIVEMASK:
             return (ACTIVE,)
+        if op.tied:
+            # What was in flight has changed when it comes back.
+            return tuple(5 * number + (op is opcodes.WGMMA_WAIT) for number in numbers[: len(instr.results)])
         if op in _MEETINGS:
             self.effects.append(Effect(op.name, tuple(numbers), id(instr)))
             # Each lane gets something of its own.

@@ -37,16 +37,20 @@ _PREDICATE_FORMS = [
 FORMS = {B32: _INTEGER_FORMS, B64: _WIDE_FORMS, PRED: _PREDICATE_FORMS}
 
 
-def random_program(seed: int, *, threads: int = 1, collective: str = "", tile: str = "") -> Kernel:
+def random_program(
+    seed: int, *, threads: int = 1, collective: str = "", tile: str = "", flights: bool = False
+) -> Kernel:
     """A kernel whose threads differ if there are several; here and there a ``warp`` meets, or a ``cta`` too.
+
+    With ``flights`` values go into flight and come back, as registers of wgmma do.
 
     ``tile`` is the extents of a tile, with whose guard the kernel begins, as the text form writes it: ``"3, %n"``.
     """
-    return _Maker(Random(seed), threads, collective).make(tile)
+    return _Maker(Random(seed), threads, collective, flights).make(tile)
 
 
 class _Maker:
-    def __init__(self, random: Random, threads: int, collective: str) -> None:
+    def __init__(self, random: Random, threads: int, collective: str, flights: bool) -> None:
         self.random = random
         self.kernel = Kernel("random", "sm_90", threads)
         self.kernel.params = [Param("out", "u64", 4), Param("src", "u64", 4), Param("n", "u32"), Param("m", "u32")]
@@ -55,6 +59,7 @@ class _Maker:
         self.kernel.blocks.append(entry)
         self.builder = Builder(self.kernel, entry)
         self.collective = collective
+        self.flights = flights
         #: What may be used at the place that is being written.
         self.visible: list[Value] = []
         #: Statements that may still be written.
@@ -96,6 +101,8 @@ class _Maker:
                 kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2
             if self.collective:
                 kinds += [self.meet] * 2
+            if self.flights:
+                kinds += [self.fly]
             self.random.choice(kinds)()
 
     def compute(self, type: Type | None = None) -> Value:
@@ -165,6 +172,18 @@ class _Maker:
             mask = self.builder.emit(opcodes.ACTIVEMASK, ("b32",), B32, (), "mask")
             operands = (self.operand(B32), integer(B32, 1), integer(B32, 31), mask)
             self.visible.append(self.builder.emit(opcodes.SHFL, ("sync", "bfly", "b32"), B32, operands, "other"))
+
+    def fly(self) -> None:
+        """A few values, some perhaps twice, go into flight and come back."""
+        known = [value for value in self.visible if value.type is not PRED]
+        held = tuple(self.random.choices(known, k=self.random.randint(1, 4)))
+        flying = tuple(self.kernel.value(value.type, "f") for value in held)
+        self.builder.multi(opcodes.WGMMA_FENCE, ("sync", "aligned"), flying, held)
+        if self.random.random() < 0.5:
+            self.compute()
+        back = tuple(self.kernel.value(value.type, "w") for value in held)
+        self.builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), back, (*flying, integer(B32, 0)))
+        self.visible += back
 
     def condition(self, depth: int) -> None:
         """An ``if``, perhaps with an ``else``, whose ways pass values to where they meet, or of which one ends."""

@@ -13,10 +13,13 @@ name ``c[i]`` where the lowering is, so that loops carry it as they carry any na
 :mod:`.scaled`        the scales of blocks of k, as operands or multiplied into a fragment
 :mod:`.pairs`         pairs of 16-bit elements
 :mod:`.multiply`      ``mma.sync``, and what prepares or folds its operands in registers
+:mod:`.warpgroup`     ``wgmma``, which four warps issue and which goes on by itself
+:mod:`.flights`       which registers it holds meanwhile
 :mod:`.apply`         operations on each element of an accumulator, and reductions of its rows
 :mod:`.store`         stores of accumulators, with what is computed on the way
 ====================  ==========================================================================
 
 Source: the classes of ``emmy.compiler.ir.kernel.ir`` from ``FragmentApply`` to ``RegStore``, and the CUDA preludes of
-``emmy.compiler.ir.kernel.render``; PTX ISA, "Warp-level matrix instructions".
+``emmy.compiler.ir.kernel.render``; PTX ISA, "Warp-level matrix instructions" and
+"Asynchronous warpgroup level matrix instructions".
 """

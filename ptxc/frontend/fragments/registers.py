@@ -43,6 +43,9 @@ def declare(k: Lowering, stmt: RegFragment, path: str) -> None:
     members = [f"{stmt.name}[{member}]" for member in range(stmt.count)] if stmt.count > 1 else [stmt.name]
     for member in members:
         for name in register_names(member, count):
+            if name in k.flights.state:
+                what = f"the fragment {stmt.name!r} is declared again while wgmma may hold it"
+                raise InputError(what, hint="wait for the product in the scope of its fragments")
             k.names.declare(name, Typed(zero, register))
 
 
@@ -104,7 +107,18 @@ def fragment(k: Lowering, name: str) -> Fragment:
 
 
 def names(k: Lowering, name: str) -> tuple[str, ...]:
-    """The names of the registers of the fragment ``name``. Raises InputError for an unknown one."""
+    """The names of the registers of the fragment ``name``, which is to be read or written.
+
+    Raises InputError for an unknown one, and for one that a product holds.
+    """
+    found = names_in_flight(k, name)
+    if k.flights.state and any(k.flights.state.get(register) for register in found):
+        raise InputError(f"the fragment {name!r} is held by wgmma", hint="a WgmmaWait before this statement ends that")
+    return found
+
+
+def names_in_flight(k: Lowering, name: str) -> tuple[str, ...]:
+    """The same for a fragment that a product may hold."""
     return register_names(member_of(k, name) if "[" in name else name, fragment(k, name).registers)
 
 

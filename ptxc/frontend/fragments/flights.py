@@ -1,0 +1,109 @@
+"""Which registers of fragments a ``wgmma`` holds where the lowering is: see :mod:`ptxc.ir.flight`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxc.errors import InputError
+from ptxc.frontend.scope import Typed
+from ptxc.ir import opcodes
+from ptxc.ir.kernel import Instr
+from ptxc.ir.types import B32
+from ptxc.ir.values import Const, Operand, Value, integer
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+State = dict[str, bool]
+
+
+class Flights:
+    """The registers in flight by name; True for those that are, False for those that may be.
+
+    Which groups of products a wait for all but the newest ends is not followed: what it gives may be in flight.
+    """
+
+    def __init__(self, k: Lowering) -> None:
+        self._k = k
+        self.state: State = {}
+        #: The last ``wgmma.fence``: what else it is to hold is added where a product needs it.
+        self._fence: Instr | None = None
+
+    # ---------------------------------------------------------------------------------------------- control flow
+
+    def begin_loop(self, names: list[str]) -> None:
+        """A loop's body begins, which assigns ``names``: a product may hold them from the round before."""
+        for name in names:
+            self.state.setdefault(name, False)
+
+    def join(self, other: State) -> None:
+        """Control comes from a place where ``other`` was the state, too."""
+        for name, certain in other.items():
+            self.state[name] = self.state.get(name, False) or certain
+
+    # -------------------------------------------------------------------------------------------------- products
+
+    def fence(self) -> None:
+        """What happened to registers so far comes before the products that follow."""
+        builder = self._k.builder
+        self._fence = Instr(opcodes.WGMMA_FENCE, ("sync", "aligned"), loc=builder.loc)
+        builder.block.instrs.append(self._fence)
+
+    def take(self, names: list[str]) -> list[Value]:
+        """The registers ``names`` as a product takes them: out of a product before it, or of the fence."""
+        fresh = [name for name in names if not self.state.get(name)]
+        if fresh and not self._fenced(fresh):
+            self.fence()
+            self._fenced(fresh)
+        taken = [self._k.names.typed(name).operand for name in names]
+        return [operand for operand in taken if isinstance(operand, Value)]
+
+    def _fenced(self, names: list[str]) -> bool:
+        """Let the last fence hold ``names``; False where it is in another block or they are written behind it."""
+        block, fence = self._k.builder.block, self._fence
+        at = next((at for at in reversed(range(len(block.instrs))) if block.instrs[at] is fence), None)
+        if fence is None or at is None:
+            return False
+        entries = [self._k.names.typed(name) for name in names]
+        behind = {result for instr in block.instrs[at:] for result in instr.results}
+        if not behind.isdisjoint(entry.operand for entry in entries):
+            return False
+        movs: list[Instr] = []
+        given: list[Operand] = []
+        held: list[Value] = []
+        for name, entry in zip(names, entries, strict=True):
+            stem, operand = name.partition("[")[0], entry.operand
+            if isinstance(operand, Const):
+                register = self._k.kernel.value(operand.type, stem)
+                movs.append(Instr(opcodes.MOV, (operand.type.name,), (register,), (operand,), loc=fence.loc))
+                operand = register
+            given.append(operand)
+            held.append(self._k.kernel.value(entry.type.bank, stem))
+            self._k.names.assign(name, Typed(held[-1], entry.type))
+            self.state[name] = True
+        fence.operands, fence.results = (*fence.operands, *given), (*fence.results, *held)
+        block.instrs[at:at] = movs
+        return True
+
+    def give(self, names: list[str], values: list[Value]) -> None:
+        """A product holds ``names`` from here on, as ``values``."""
+        for name, value in zip(names, values, strict=True):
+            self._k.names.assign(name, Typed(value, self._k.names.typed(name).type))
+
+    def wait(self, pending: int) -> None:
+        """Wait until at most ``pending`` groups are in flight."""
+        k = self._k
+        held: list[tuple[str, Typed, Value]] = []
+        for name in self.state:
+            entry = k.names.find(name)
+            if not isinstance(entry, Typed):
+                what = f"the fragment register {name!r} is out of scope while wgmma may hold it"
+                raise InputError(what, hint="wait for the product in the scope of its fragments")
+            if isinstance(entry.operand, Value):  # no product holds a constant
+                held.append((name, entry, entry.operand))
+        results = tuple(k.kernel.value(value.type, name.partition("[")[0]) for name, _, value in held)
+        operands: tuple[Operand, ...] = (*(value for _, _, value in held), integer(B32, pending))
+        k.builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), results, operands)
+        for (name, entry, _), result in zip(held, results, strict=True):
+            k.names.assign(name, Typed(result, entry.type))
+        self.state = dict.fromkeys(self.state, False) if pending else {}

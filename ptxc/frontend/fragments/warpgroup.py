@@ -1,0 +1,156 @@
+"""``wgmma``: products that the four warps of a warpgroup issue together and that go on by themselves.
+
+A warp's part of the 64 x n accumulators are n / 8 ordinary accumulators of 16 x 8 side by side. Which of them products
+hold, from their fence to the wait, is :mod:`.flights`'; the operands in shared memory are named by descriptors of 64
+bits. Source: ``Wgmma*`` of ``emmy.compiler.ir.kernel.ir``; PTX ISA, "Asynchronous warpgroup level matrix instructions"
+and "Matrix descriptor".
+
+Products read shared memory through the async proxy: what threads wrote themselves (``st``, ``cp.async``) needs a fence
+between, also where a barrier comes between (PTX ISA, "Async proxy"). Emmy's CUDA has none; here it stands before
+``wgmma.fence``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emmy.compiler.ir.kernel.ir import WgmmaCommit, WgmmaDescriptor, WgmmaFence, WgmmaMma, WgmmaWait
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend.dtypes import F32_T, element_type
+from ptxc.frontend.fragments import registers
+from ptxc.frontend.scope import Typed
+from ptxc.ir import opcodes
+from ptxc.ir.types import B32, B64, PRED
+from ptxc.ir.values import FALSE, TRUE, Operand, Sym, Value, integer
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+#: A descriptor's layout type, and to how many bytes an array of that layout is aligned: eight rows of its atoms.
+_LAYOUTS = {"NONE": (0, 16), "B128": (1, 1024), "B64": (2, 512), "B32": (3, 256)}
+#: Addresses and offsets in a descriptor count 16 bytes, in 14 bits.
+_UNIT_SHIFT, _FIELD = 4, 14
+#: What shared memory a warpgroup's product may find written otherwise than by bulk copies.
+_WRITES = (opcodes.ST, opcodes.CP_ASYNC, opcodes.BAR, opcodes.BAR_WARP)
+
+
+def descriptor(k: Lowering, stmt: WgmmaDescriptor, path: str) -> None:
+    """``name``: where a matrix begins in shared memory, and how far apart its core matrices of 8 x 16 bytes are."""
+    layout = _LAYOUTS.get(stmt.swizzle.partition("@")[0])
+    if layout is None:
+        raise InputError(f"there is no swizzle {stmt.swizzle!r}", hint=f"swizzles are {', '.join(_LAYOUTS)}")
+    mode, align = layout
+    array = k.signature.shared.get(stmt.smem)
+    if array is None:
+        raise InputError(f"{stmt.smem!r} is no shared array", hint="a descriptor names shared memory")
+    if array.align < align and align > 1 << _UNIT_SHIFT:
+        hint = f"a slab of the swizzle {stmt.swizzle} is aligned to {align}"
+        raise InputError(f"{stmt.smem!r} is aligned to {array.align} bytes", hint=hint)
+    bits = mode << 62
+    for name, offset, place in (("leading", stmt.lbo_bytes, 16), ("stride", stmt.sbo_bytes, 32)):
+        units, rest = divmod(offset, 1 << _UNIT_SHIFT)
+        if rest or not 0 <= units < 1 << _FIELD:
+            raise InputError(f"a {name} byte offset of {offset}", hint="a multiple of 16 below 262144")
+        bits |= units << place
+    flat = k.memory.flat_index(stmt.smem, () if stmt.smem_index is None else (stmt.smem_index,))
+    k.memory.align(stmt.smem, flat, (1 << _UNIT_SHIFT) // k.memory.type_of(stmt.smem).nbytes)
+    base, offset = k.memory.address(stmt.smem, flat)
+    if offset < 0 or offset % (1 << _UNIT_SHIFT):
+        raise InputError(f"a matrix begins at byte {offset} of {stmt.smem!r}", hint="it begins at a multiple of 16")
+    value = _descriptor(k, base, bits)
+    if offset:
+        # The address stays below 2^18: nothing is carried out of its field.
+        step = integer(B64, offset >> _UNIT_SHIFT)
+        value = k.builder.binary(opcodes.ADD, "s64", value, step, stmt.name)
+    k.declare(stmt.name, Typed(value, element_type("u64")))
+
+
+def _descriptor(k: Lowering, base: Value | Sym, bits: int) -> Value:
+    """The descriptor of a matrix at ``base``."""
+    e, b = k.expressions, k.builder
+
+    def write() -> Value:
+        address = b.unary(opcodes.MOV, "u32", base, base.name) if isinstance(base, Sym) else base
+        field = (address, integer(B32, _UNIT_SHIFT), integer(B32, _FIELD))
+        start = b.cvt("u64.u32", b.emit(opcodes.BFE, ("u32",), B32, field, "start"), "start")
+        return b.binary(opcodes.OR, "b64", start, integer(B64, bits), "matrix")
+
+    return e.memoised(("matrix", base, bits), write)
+
+
+def fence(k: Lowering, stmt: WgmmaFence, path: str) -> None:
+    """What happened to registers and shared memory so far comes before the products that follow."""
+    if k.signature.written_operands and _unordered(k):
+        k.builder.effect(opcodes.FENCE_ASYNC, ("shared::cta",))
+    k.flights.fence()
+
+
+def _unordered(k: Lowering) -> bool:
+    """Whether something was written since the last fence of the async proxy, as far as the block tells."""
+    for instr in reversed(k.builder.block.instrs):
+        if instr.op is opcodes.FENCE_ASYNC:
+            return False
+        if instr.op in _WRITES:
+            return True
+    return True
+
+
+def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
+    """``c += a * b``, or ``c = a * b`` without ``scale_d``."""
+    mods = ("sync", "aligned", f"m64n{stmt.shape[1]}k16", "f32", stmt.ab_dtype, stmt.ab_dtype)
+    if mods not in opcodes.WGMMA.forms:
+        raise UnsupportedError(f"wgmma of {stmt.ab_dtype} is not supported yet", hint="of f16 and bf16 it is")
+    if not {stmt.scale_d, stmt.trans_a, stmt.trans_b} <= {0, 1}:
+        raise InputError("scale_d, trans_a and trans_b are 0 or 1")
+    names = [name for fragment in stmt.c_frags for name in _held(k, fragment, True)]
+    wide, scale = _matrix(k, stmt.b_desc), _scale(k, stmt.scale_d)
+    one, transposed = integer(B32, 1), integer(B32, stmt.trans_b)
+    rest: tuple[Operand, ...]
+    if stmt.a_frag is None:
+        op = opcodes.WGMMA
+        rest = (_matrix(k, stmt.a_desc or ""), wide, scale, one, one, integer(B32, stmt.trans_a), transposed)
+    else:
+        op = opcodes.WGMMA_RS
+        names += _held(k, stmt.a_frag, False)
+        rest = (wide, scale, one, one, transposed)
+    taken = k.flights.take(names)
+    results = tuple(k.kernel.value(value.type, registers.stem(name)) for name, value in zip(names, taken))
+    k.builder.multi(op, mods, results, (*taken, *rest))
+    k.flights.give(names, list(results))
+
+
+def _held(k: Lowering, name: str, accumulator: bool) -> tuple[str, ...]:
+    """The registers of a fragment of the product: four f32 of an accumulator, four packed pairs of A."""
+    found = registers.fragment(k, name)
+    if found.registers != 4 or (found.register is F32_T) is not accumulator:
+        wanted = "accumulators of four f32" if accumulator else "an A of four packed registers"
+        raise InputError(f"the fragment {name!r} does not fit wgmma", hint=f"it takes {wanted}")
+    return registers.names_in_flight(k, name)
+
+
+def _matrix(k: Lowering, name: str) -> Operand:
+    value = k.value(name)
+    if value.type.name != "u64":
+        raise InputError(f"{name!r} is no descriptor", hint="a WgmmaDescriptor before this statement makes one")
+    return value.operand
+
+
+def _scale(k: Lowering, scale: int) -> Value:
+    """The predicate whether the accumulators count."""
+    constant = TRUE if scale else FALSE
+    return k.expressions.memoised(
+        ("scale", scale), lambda: k.builder.emit(opcodes.MOV, ("pred",), PRED, (constant,), "scale")
+    )
+
+
+def commit(k: Lowering, stmt: WgmmaCommit, path: str) -> None:
+    """The products so far become one group."""
+    k.builder.effect(opcodes.WGMMA_COMMIT, ("sync", "aligned"))
+
+
+def wait(k: Lowering, stmt: WgmmaWait, path: str) -> None:
+    """Wait until at most ``group`` groups are pending."""
+    if not isinstance(stmt.group, int) or not 0 <= stmt.group < 8:
+        raise InputError(f"a wait for all but {stmt.group} groups", hint="0 to 7 may be pending")
+    k.flights.wait(stmt.group)

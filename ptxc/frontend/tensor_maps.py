@@ -1,0 +1,90 @@
+"""Buffers as tensor maps describe them to the hardware that copies boxes of them.
+
+Source: ``TmaDescriptor`` of ``emmy.compiler.ir.kernel.ir``, ``tma_descriptor`` of Emmy's
+``pipeline/passes/lowering/kernel/_stage.py``, which makes them; CUDA driver API, ``cuTensorMapEncodeTiled``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emmy.compiler.dtype import get as emmy_dtype
+from emmy.compiler.ir.kernel.ir import TmaDescriptor
+
+from ptxc.errors import InputError
+from ptxc.frontend.buffers import Buffer
+from ptxc.launch import TensorMap
+
+#: cuTensorMapEncodeTiled's names of element types (after ``CU_TENSOR_MAP_DATA_TYPE_``); the rest are copied as bytes.
+_DATA_TYPES = {
+    "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32", "u32": "UINT32",
+    "i64": "INT64", "u64": "UINT64", "u16": "UINT16", "i16": "UINT16",
+}  # fmt: skip
+#: Its names of swizzles (after ``CU_TENSOR_MAP_SWIZZLE_``), and the bytes of a box's innermost dimension they allow.
+_SWIZZLES = {"NONE": ("NONE", 0), "B32": ("32B", 32), "B64": ("64B", 64), "B128": ("128B", 128)}
+_MOST_BOX, _MOST_RANK = 256, 5
+#: What the strides, and a row of a box, are multiples of in bytes.
+_UNIT = 16
+
+
+def tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
+    """What a tensor map says. Raises InputError, with the statement, for one that the driver would refuse."""
+    try:
+        return _tensor_map(stmt, buffers)
+    except InputError as error:
+        error.at(statement=f"TmaDescriptor {stmt.name}")
+        raise
+
+
+def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
+    buffer = buffers.get(stmt.src_buf)
+    if buffer is None:
+        raise InputError(f"{stmt.src_buf!r} is no buffer of the kernel", hint="a tensor map describes a global buffer")
+    box = tuple(stmt.box_extents)
+    if not 1 <= len(box) <= _MOST_RANK or not all(isinstance(n, int) and 1 <= n <= _MOST_BOX for n in box):
+        raise InputError(f"boxes of {box}", hint=f"1 to {_MOST_RANK} extents, each 1 to {_MOST_BOX}")
+    if stmt.swizzle not in _SWIZZLES:
+        raise InputError(f"there is no swizzle {stmt.swizzle!r}", hint=f"swizzles are {', '.join(_SWIZZLES)}")
+    nbytes = emmy_dtype(buffer.dtype).nbytes
+    swizzle, span = _SWIZZLES[stmt.swizzle]
+    row = box[-1] * nbytes
+    if row % _UNIT or (span and row > span):
+        most = f", at most {span}" if span else ""
+        raise InputError(f"a row of a box is {row} bytes", hint=f"it is a multiple of {_UNIT}{most}")
+    dims = _dimensions(buffer, box)
+    strides, stride = [], nbytes
+    for size in reversed(dims[1:]):
+        stride = _times(stride, size)
+        strides.append(stride)
+        if isinstance(stride, int) and stride % _UNIT:
+            raise InputError(f"{buffer.name!r} has a stride of {stride} bytes", hint=f"it is a multiple of {_UNIT}")
+    return TensorMap(
+        name=stmt.name,
+        buffer=buffer.name,
+        data_type=_DATA_TYPES.get(buffer.dtype, "UINT8"),
+        dims=tuple(size if isinstance(size, int) else size.expr.pretty() for size in reversed(dims)),
+        strides=tuple(size if isinstance(size, int) else size.expr.pretty() for size in strides),
+        box=box[::-1],
+        swizzle=swizzle,
+    )
+
+
+def _dimensions(buffer: Buffer, box: tuple[int, ...]) -> list[Any]:
+    """The buffer's shape with as many dimensions as the boxes have.
+
+    Of more, those of size 1 go, the last first; of one fewer, rows are split into pieces as wide as the box.
+    """
+    dims = list(buffer.shape)
+    if len(box) == len(dims) + 1 and isinstance(dims[-1], int) and dims[-1] % box[-1] == 0:
+        return [*dims[:-1], dims[-1] // box[-1], box[-1]]
+    while len(dims) > len(box) and 1 in dims:
+        del dims[len(dims) - 1 - dims[::-1].index(1)]
+    if len(dims) != len(box):
+        shape = ", ".join(str(size if isinstance(size, int) else size.expr.pretty()) for size in buffer.shape)
+        raise InputError(f"boxes of {len(box)} dimensions in {buffer.name!r}, whose shape is ({shape})")
+    return dims
+
+
+def _times(stride: Any, size: Any) -> Any:
+    """A product of numbers and Emmy's symbolic dimensions."""
+    return stride * size if isinstance(stride, int) == isinstance(size, int) or isinstance(size, int) else size * stride
