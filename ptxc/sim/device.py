@@ -23,6 +23,7 @@ from ptxc.sim.initialization import InitCheck
 from ptxc.sim.kernel import Kernel, bind
 from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
+from ptxc.sim.mbarrier import Mbarriers
 from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
@@ -30,8 +31,9 @@ from ptxc.sim.program import Extent, Instruction, Parameter, Program
 from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
+from ptxc.sim.tensor_map import BoundMap, TensorMap, encode
 
-Argument = Array | np.generic | int | float | bytes
+Argument = Array | np.generic | int | float | bytes | TensorMap
 
 BATCH_THREADS = 1 << 14
 """How many threads run together: enough to make NumPy's overhead small, few enough to stay in the cache."""
@@ -166,7 +168,8 @@ class Module:
 
         ``args`` come in parameter order: an array for a pointer (written in place; read-only if its ``writeable``
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
-        pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
+        pointer that is a device address, a TensorMap for a pointer or an array of 128 bytes. ``shared`` is the
+        dynamic shared memory in bytes. ``ctas`` are the CTAs to
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
         profile. ``progress`` is called with the CTAs done and to do.
 
@@ -247,6 +250,7 @@ class _Launch:
         finally:
             for region in regions:
                 self._memory.remove(region)
+            self._memory.tensor_maps.clear()
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
 
     def _bind(self, args: list[Argument]) -> tuple[list[Region], Region]:
@@ -255,17 +259,33 @@ class _Launch:
         if len(args) != len(declared):
             raise UsageError(f"{len(args)} arguments are given, the entry has {len(declared)} parameters")
         data = np.zeros(max((p.offset + p.size for p in declared), default=0), np.uint8)
-        fresh = []
+        fresh: list[Region] = []
         for parameter, value in zip(declared, args, strict=True):
+            if isinstance(value, TensorMap):
+                value = self._encode_map(value, parameter, fresh)
             if isinstance(value, np.ndarray) and not parameter.array:
-                before = self._memory.count
-                region = self._memory.bind(value, parameter.name)
-                if self._memory.count > before:
-                    fresh.append(region)
-                value = region.start
+                value = self._bind_array(value, parameter.name, fresh).start
             raw = _bytes_of(parameter, value)
             data[parameter.offset : parameter.offset + len(raw)] = np.frombuffer(raw, np.uint8)
         return fresh, Region("parameters", "param", 0, data, False)
+
+    def _bind_array(self, array: Array, name: str, fresh: list[Region]) -> Region:
+        before = self._memory.count
+        region = self._memory.bind(array, name)
+        if self._memory.count > before:
+            fresh.append(region)
+        return region
+
+    def _encode_map(self, value: TensorMap, parameter: Parameter, fresh: list[Region]) -> Argument:
+        """The bytes of a tensor map, or for a pointer parameter where in global memory they are."""
+        maps = self._memory.tensor_maps
+        number = len(maps)
+        maps[number] = BoundMap(value, self._bind_array(value.buffer, f"the tensor of {parameter.name}", fresh))
+        if parameter.array:
+            return encode(number)
+        region = self._memory.add(parameter.name, "global", np.frombuffer(encode(number), np.uint8), False)
+        fresh.append(region)
+        return region.start
 
     def _batch_size(self) -> int:
         slots = padded(self._block)
@@ -299,6 +319,7 @@ class _Launch:
             dynamic_shared=self._shared,
             findings=self._findings,
             copies=CopyQueue(where.threads),
+            mbarriers=Mbarriers(len(ctas)),
             checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
             profile=self.profile,
         )

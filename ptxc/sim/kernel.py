@@ -16,6 +16,7 @@ from ptxc.sim.integer import INTEGER
 from ptxc.sim.logic import LOGIC
 from ptxc.sim.matrix import MATRIX
 from ptxc.sim.matrix_memory import MATRIX_MEMORY
+from ptxc.sim.mbarrier_ops import MBARRIERS, WAITS, PhaseWait, phase_wait
 from ptxc.sim.movement import MOVEMENT, nothing
 from ptxc.sim.program import Instruction, Label, LabelTable, Program
 from ptxc.sim.real import REAL
@@ -32,13 +33,14 @@ ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **WARP_STATE,
     **MATRIX,
     **MATRIX_MEMORY,
+    **MBARRIERS,
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
 
 _FLOAT_KINDS = {"f", "bf"}
 _FLOAT_PAIRS = {"f16x2", "bf16x2", "f32x2"}
-BLOCKING = frozenset({"bar", "barrier", *COLLECTIVES})
+BLOCKING = frozenset({"bar", "barrier", "mbarrier", *COLLECTIVES})
 """Opcodes at which a thread may have to wait."""
 
 
@@ -86,7 +88,14 @@ class CollectiveEnd:
     collective: Collective
 
 
-End = FallThrough | Branch | IndexedBranch | Exit | Trap | BarrierEnd | CollectiveEnd
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseEnd:
+    """A wait at an mbarrier, then the next block."""
+
+    wait: PhaseWait
+
+
+End = FallThrough | Branch | IndexedBranch | Exit | Trap | BarrierEnd | CollectiveEnd | PhaseEnd
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +177,8 @@ def _end_kind(last: Instruction, numbers: dict[int, int]) -> End:
         if "cluster" in last.modifiers:
             raise last.unsupported("cluster barriers")
         return BarrierEnd(barrier_operation(last))
+    if opcode == "mbarrier" and not set(WAITS).isdisjoint(last.modifiers):
+        return PhaseEnd(phase_wait(last))
     if opcode in COLLECTIVES:
         return CollectiveEnd(COLLECTIVES[opcode](last))
     return FallThrough()
@@ -207,9 +218,17 @@ def supported() -> dict[str, list[str]]:
         "data": MOVEMENT,
         "atomics": ATOMICS,
         "matrices": [*MATRIX, *MATRIX_MEMORY],
-        "asynchronous copies": ["cp.async", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"],
+        "asynchronous copies": [
+            "cp.async",
+            "cp.async.commit_group",
+            "cp.async.wait_group",
+            "cp.async.wait_all",
+            "cp.async.bulk",
+            "cp.async.bulk.tensor",
+            "cp.async.mbarrier.arrive",
+        ],
         "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
-        "barriers": ["bar", "barrier"],
+        "barriers": ["bar", "barrier", *MBARRIERS],
         "control": ["bra", "brx.idx", "call", "ret", "exit", "trap"],
         "of no effect here": _NO_EFFECT,
     }

@@ -21,6 +21,7 @@ from ptxc.sim.scalar import Array, Index, Mask
 if TYPE_CHECKING:
     from ptxc.sim.asynchronous import CopyQueue
     from ptxc.sim.initialization import InitCheck
+    from ptxc.sim.mbarrier import Mbarriers
     from ptxc.sim.profile import Profile
     from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 
@@ -74,6 +75,7 @@ class Machine:
     dynamic_shared: int
     findings: Findings
     copies: CopyQueue
+    mbarriers: Mbarriers
     checks: Checks
     profile: Profile | None = None
     registers: list[Array | None] = field(default_factory=list)

@@ -17,7 +17,7 @@ thread's. Ordering by atomics, fences and flags is not understood; kernels that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def granule(program: Program) -> int:
 def has_small_meetings(program: Program) -> bool:
     """Whether some instruction of ``program`` makes fewer threads than the CTA's meet."""
     for item in program.instructions:
-        if item.opcode in COLLECTIVES and "sync" in item.modifiers:
+        if item.opcode == "mbarrier" or (item.opcode in COLLECTIVES and "sync" in item.modifiers):
             return True
         if item.opcode in {"bar", "barrier"}:
             operands = len(item.operands) - (2 if "red" in item.modifiers else 0)
@@ -62,13 +62,15 @@ class _Clocks:
 
     ``time[w]`` is warp ``w``'s own time. A thread is ordered behind what lane ``l`` of its warp wrote before time
     ``lanes[slot, l]`` and read before ``lanes_read[slot, l]``, and behind all that warp ``v`` of its CTA did before
-    ``warps[w, v]``.
+    ``warps[w, v]``. ``arrivals`` has, for each mbarrier and CTA, what those who arrived knew: in the phase that goes
+    on, and in those that are over.
     """
 
     time: Array
     lanes: Array
     lanes_read: Array
     warps: Array
+    arrivals: dict[int, tuple[Array, Array]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ctas: int, warps: int) -> _Clocks:
@@ -103,6 +105,36 @@ class _Clocks:
             for clock in (self.lanes, self.lanes_read):
                 clock[warp * 32 : warp * 32 + 32] = self.time[warp] + 1
         self.time[warps[waiting]] += 1
+
+    def release(self, key: int, slots: Index) -> None:
+        """``slots`` arrive at mbarrier ``key``, each for its warp."""
+        width = self.warps.shape[1]
+        warps = np.unique(slots >> 5)
+        known = self.warps[warps].copy()
+        known[np.arange(warps.size), warps % width] = self.time[warps] + 1
+        nothing = np.zeros((self.warps.shape[0] // width, width), np.int32)
+        current, _ = self.arrivals.setdefault(key, (nothing, nothing.copy()))
+        np.maximum.at(current, warps // width, known)
+        self.time[warps] += 1
+
+    def publish(self, key: int, ctas: Index) -> None:
+        """The phase of mbarrier ``key`` is over in ``ctas``."""
+        if key in self.arrivals:
+            current, over = self.arrivals[key]
+            over[ctas] = np.maximum(over[ctas], current[ctas])
+
+    def acquire(self, key: int, slots: Index) -> None:
+        """``slots`` have waited for a phase of mbarrier ``key``: their warps learn of those who arrived."""
+        if key not in self.arrivals:
+            return
+        width = self.warps.shape[1]
+        warps = np.unique(slots >> 5)
+        learnt = self.arrivals[key][1][warps // width]
+        self.warps[warps] = np.maximum(self.warps[warps], learnt)
+        own = learnt[np.arange(warps.size), warps % width]
+        mine = own[np.searchsorted(warps, slots >> 5)][:, None]
+        for clock in (self.lanes, self.lanes_read):
+            clock[slots] = np.maximum(clock[slots], mine)
 
 
 class SharedRaceCheck:
@@ -335,6 +367,23 @@ class SharedRaceCheck:
         if self._clocks is not None:
             slots = np.flatnonzero(taking_part)
             self._clocks.lanes_meet(slots, members[slots], orders_memory=orders_memory)
+
+    # mbarriers
+
+    def release(self, key: int, slots: Index) -> None:
+        """Threads ``slots`` arrive at mbarrier ``key``."""
+        if self._clocks is not None:
+            self._clocks.release(key, slots)
+
+    def publish(self, key: int, ctas: Index) -> None:
+        """A phase of mbarrier ``key`` is over in ``ctas``."""
+        if self._clocks is not None:
+            self._clocks.publish(key, ctas)
+
+    def acquire(self, key: int, slots: Index) -> None:
+        """Threads ``slots`` have waited for mbarrier ``key``: they are ordered behind those who arrived."""
+        if self._clocks is not None:
+            self._clocks.acquire(key, slots)
 
 
 class GlobalRaceCheck:
