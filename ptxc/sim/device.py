@@ -32,6 +32,7 @@ from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 from ptxc.sim.tensor_map import BoundMap, TensorMap, encode
+from ptxc.sim.wgmma import WarpgroupQueue
 
 Argument = Array | np.generic | int | float | bytes | TensorMap
 
@@ -320,6 +321,7 @@ class _Launch:
             findings=self._findings,
             copies=CopyQueue(where.threads),
             mbarriers=Mbarriers(len(ctas)),
+            products=WarpgroupQueue(where.threads),
             checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
             profile=self.profile,
         )

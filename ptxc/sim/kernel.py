@@ -22,6 +22,7 @@ from ptxc.sim.program import Instruction, Label, LabelTable, Program
 from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
+from ptxc.sim.wgmma_ops import WARPGROUPS
 
 _NO_EFFECT = ("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "brkpt")
 """Ordering that one thread at a time in program order has anyway, and hints."""
@@ -34,6 +35,7 @@ ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MATRIX,
     **MATRIX_MEMORY,
     **MBARRIERS,
+    **WARPGROUPS,
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
@@ -217,7 +219,14 @@ def supported() -> dict[str, list[str]]:
         "conversions": CONVERT,
         "data": MOVEMENT,
         "atomics": ATOMICS,
-        "matrices": [*MATRIX, *MATRIX_MEMORY],
+        "matrices": [
+            *MATRIX,
+            *MATRIX_MEMORY,
+            "wgmma.mma_async",
+            "wgmma.fence",
+            "wgmma.commit_group",
+            "wgmma.wait_group",
+        ],
         "asynchronous copies": [
             "cp.async",
             "cp.async.commit_group",

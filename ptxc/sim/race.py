@@ -154,6 +154,7 @@ class SharedRaceCheck:
         self._read_slot = np.full(count, _NOBODY, np.int32)
         self._era = np.zeros(m.threads, np.int32)
         self._warps = m.geometry.slots // 32
+        self._reading: Array | None = None
         self._arrivals: dict[int, tuple[Array, Array]] = {}
         self._clocks: _Clocks | None = None
         if has_small_meetings(m.program):
@@ -168,6 +169,24 @@ class SharedRaceCheck:
         """Plain reads of ``size`` bytes."""
         at, slots, era = self._granules(piece, size)
         self._against_writes(m, piece, at, slots, era, atomic=False)
+        self._note_read(at, slots, era)
+
+    def async_read(self, m: Machine, piece: Piece, size: int) -> None:
+        """A ``wgmma`` starts to read ``size`` bytes."""
+        at, slots, era = self._granules(piece, size)
+        self._against_writes(m, piece, at, slots, era, atomic=False)
+        if self._reading is None:
+            self._reading = np.zeros(self._read_slot.size, np.int32)
+        np.add.at(self._reading, at, 1)
+
+    def async_read_done(self, piece: Piece, size: int) -> None:
+        """The threads of ``piece`` have waited for it."""
+        at, slots, era = self._granules(piece, size)
+        if self._reading is not None:
+            np.subtract.at(self._reading, at, 1)
+        self._note_read(at, slots, era)
+
+    def _note_read(self, at: Index, slots: Array, era: Array) -> None:
         known = self._read_slot[at]
         alone = (self._read_era[at] != era) | (known == slots)
         mine = np.where(alone, slots, _MANY).astype(np.int32)
@@ -276,6 +295,10 @@ class SharedRaceCheck:
 
     def _against_reads(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report writes that are not ordered behind the reads of their granule."""
+        if self._reading is not None and (self._reading[at] > 0).any():
+            flying = self._reading[at] > 0
+            message = "overwrites what a wgmma reads that was not waited for"
+            self._report(m, piece, "being read", message, at[flying], slots[flying], np.full(1, _NOBODY))
         reader = self._read_slot[at]
         races = (self._read_era[at] >= era) & (reader != slots)
         if not races.any():
