@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ptxc.sim.aligned import ALIGNED
 from ptxc.sim.asynchronous import COPIES
 from ptxc.sim.atomics import ATOMICS
-from ptxc.sim.barrier import BarrierOperation, barrier_operation
+from ptxc.sim.barrier import BarrierOperation, barrier_operation, cluster_arrive
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, guarded, reader
 from ptxc.sim.cfg import split_blocks
 from ptxc.sim.convert import CONVERT
@@ -36,6 +36,7 @@ ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MATRIX_MEMORY,
     **MBARRIERS,
     **WARPGROUPS,
+    "barrier": cluster_arrive,
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
@@ -176,8 +177,8 @@ def _end_kind(last: Instruction, numbers: dict[int, int]) -> End:
     if opcode in {"bar", "barrier"}:
         if "warp" in last.modifiers:
             return CollectiveEnd(warp_barrier(last))
-        if "cluster" in last.modifiers:
-            raise last.unsupported("cluster barriers")
+        if "cluster" in last.modifiers and "arrive" in last.modifiers:
+            return FallThrough()
         return BarrierEnd(barrier_operation(last))
     if opcode == "mbarrier" and not set(WAITS).isdisjoint(last.modifiers):
         return PhaseEnd(phase_wait(last))
@@ -237,7 +238,7 @@ def supported() -> dict[str, list[str]]:
             "cp.async.mbarrier.arrive",
         ],
         "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
-        "barriers": ["bar", "barrier", *MBARRIERS],
+        "barriers": ["bar", "barrier", "barrier.cluster", *MBARRIERS],
         "control": ["bra", "brx.idx", "call", "ret", "exit", "trap"],
         "of no effect here": _NO_EFFECT,
     }

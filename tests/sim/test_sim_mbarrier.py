@@ -167,6 +167,17 @@ def test_clusters_of_one() -> None:
     clean([out], body)
 
 
+def test_cluster_barriers() -> None:
+    out = np.zeros(64, np.uint32)
+    body = f"""{SETUP} add.u32 %r43, %r41, %r42; st.shared.u32 [%r43], %r1;
+    barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;
+    xor.b32 %r44, %r42, 252; add.u32 %r44, %r44, %r41; ld.shared.u32 %r45, [%r44]; st.global.u32 [%d20], %r45;"""
+    clean([out], body, block=64)
+    assert out.tolist() == list(range(63, -1, -1))
+    (finding,) = found([out], body.replace("barrier.cluster.wait.acquire.aligned;", ""), block=64).findings
+    assert finding.check == "race"
+
+
 def test_other_forms_are_named() -> None:
     with pytest.raises(UnsupportedError, match="noComplete"):
         found(ZERO, f"{SETUP} mbarrier.arrive.noComplete.shared.b64 %d10, [%r40], 1;")
