@@ -153,7 +153,8 @@ def _attention(run: Run, written: Array, *, causal: bool) -> Array:
         source = head * k.shape[0] // q.shape[0]
         scores = q[head] @ k[source].T * scale
         if causal:
-            scores[~np.tri(*scores.shape, k=scores.shape[1] - scores.shape[0], dtype=bool)] = -np.inf
+            rows, columns = np.indices(scores.shape)
+            scores[columns > rows] = -np.inf
         weights = np.exp(scores - scores.max(1, keepdims=True))
         want[head] = weights / weights.sum(1, keepdims=True) @ v[source]
     return want
@@ -166,10 +167,13 @@ def _four_bits(run: Run) -> Array:
     factor = math.prod(float(x.reshape(-1)[0]) for x in run.arrays.values() if x.dtype == np.float32)
     left, right = _dequantised(a, scale_a), _dequantised(b, scale_b)
     want = left @ right.T * factor
-    return want + values(run.arrays["add"]) if "add" in run.arrays and run.output != "add" else want
+    added = values(run.arrays["add"]) if "add" in run.arrays and run.output != "add" else np.zeros(1)
+    total: Array = want + added
+    return total
 
 
 def _dequantised(pairs: Array, scales: Array) -> Array:
     rows = pairs.shape[0]
     elements = np.stack((decoded(pairs & 15, "e2m1"), decoded(pairs >> 4, "e2m1")), -1).reshape(rows, -1)
-    return elements * np.repeat(decoded(scales.reshape(rows, -1), "e4m3"), 16, 1)
+    found: Array = elements * np.repeat(decoded(scales.reshape(rows, -1), "e4m3"), 16, 1)
+    return found
