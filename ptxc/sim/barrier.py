@@ -56,7 +56,7 @@ def barrier_operation(instruction: Instruction) -> BarrierOperation:
 
 
 def _cluster_wait(instruction: Instruction, m: Modifiers) -> BarrierOperation:
-    """``barrier.cluster.wait`` (9.7.13.4): the threads of the only CTA meet here; their arrival does not wait."""
+    """``barrier.cluster.wait`` (9.7.15.3): the threads of the only CTA meet here; their arrival does not wait."""
     m.choice(("wait",))
     m.skip({"acquire"})
     aligned = m.flag("aligned")

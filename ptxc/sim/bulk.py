@@ -168,7 +168,7 @@ def _linear_copy(instruction: Instruction) -> Action:
 
 
 def arrive_when_copied(instruction: Instruction, m: Modifiers) -> Action:
-    """``cp.async.mbarrier.arrive``: an arrival when the thread's earlier ``cp.async`` copies are done (9.7.13.15.17).
+    """``cp.async.mbarrier.arrive``: an arrival when the thread's earlier ``cp.async`` copies are done (9.7.15.16.18).
 
     Without ``.noinc`` the phase expects one arrival more for it.
     """

@@ -1,7 +1,7 @@
-"""Matrices in shared memory that a ``wgmma`` finds by a descriptor (PTX ISA 9.7.15.5.1.2).
+"""Matrices in shared memory that a ``wgmma`` finds by a descriptor (PTX ISA 9.7.17.5.1.2).
 
 A matrix is made of 16-byte units: eight 16-bit elements along K (K-major) or along M or N (MN-major). The canonical
-layouts of 9.7.15.5.1.2.1.3 say where each unit is; the swizzle then exchanges units by their address.
+layouts of 9.7.17.5.1.2.1.3 say where each unit is; the swizzle then exchanges units by their address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layout:
 
     @classmethod
     def of(cls, descriptor: int) -> Layout:
-        """Of the 64 bits of 9.7.15.5.1.2.2."""
+        """Of the 64 bits of 9.7.17.5.1.2.2."""
         return cls(
             descriptor >> 16 & 0x3FFF, descriptor >> 32 & 0x3FFF, descriptor >> 49 & 7, _WIDTHS[descriptor >> 62 & 3]
         )

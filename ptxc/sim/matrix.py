@@ -1,4 +1,4 @@
-"""``mma.sync`` (PTX ISA 9.7.14.5): products of small matrices by a warp.
+"""``mma.sync`` (PTX ISA 9.7.16.5): products of small matrices by a warp.
 
 The ISA leaves open in which order and precision products are summed. Here they are exact, summed in float64 together
 with C, and the sum is rounded once to the type of D, to nearest even (integers: exact, wrapping around or saturated).
@@ -174,7 +174,7 @@ def _product(
     return act
 
 
-# Block scaling (9.7.14.3)
+# Block scaling (9.7.16.3)
 
 
 def _scales(instruction: Instruction, vector: int, scale_type: str) -> _Scales:

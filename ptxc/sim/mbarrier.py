@@ -1,10 +1,11 @@
-"""mbarriers (PTX ISA 9.7.13.15): objects in shared memory that count arrivals and bytes of asynchronous copies.
+"""mbarriers (PTX ISA 9.7.15.16): objects in shared memory that count arrivals and bytes of asynchronous copies.
 
 A phase completes when no arrival and no byte is pending; the next one then expects as many arrivals again. What an
 asynchronous copy brings lands as late as it may: when a thread waits at the mbarrier that the copy completes at, all
 arrivals are there and only bytes are missing. A copy that no one waits for never lands.
 
-An arrival releases and a successful wait acquires (9.7.13.15.6), which the race check is told, warp by warp.
+An arrival releases and a successful wait acquires (9.7.15.16.16 and 9.7.15.16.19), which the race check is told, warp
+by warp.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ptxc.sim.program import Instruction
 from ptxc.sim.scalar import Array, Index, Mask
 
 LARGEST = (1 << 20) - 1
-"""The largest count of arrivals or bytes (9.7.13.15.3)."""
+"""The largest count of arrivals or bytes (9.7.15.16.3)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

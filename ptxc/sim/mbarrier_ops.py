@@ -1,4 +1,4 @@
-"""The ``mbarrier`` instructions and ``mapa`` (PTX ISA 9.7.13.15): init, inval, arrive, expect_tx, waits."""
+"""The ``mbarrier`` instructions and ``mapa`` (PTX ISA 9.7.15.16): init, inval, arrive, expect_tx, waits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Threads that wait at mbarriers, until the phase is over, or until nothing else can happen.
 
-``try_wait`` may suspend a thread and may give up; both are up to the system (PTX ISA 9.7.13.15.16). Here a thread that
+``try_wait`` may suspend a thread and may give up; both are up to the system (PTX ISA 9.7.15.16.19). Here a thread that
 waits goes on when the phase is over. Where no thread can go on, all that wait get ``false``, as if their time were
 up, and mostly try again; when that has happened often with no mbarrier changed in between, the kernel hangs.
 """

@@ -1,8 +1,8 @@
-"""What ``wgmma.mma_async`` leaves to do until it is waited for (PTX ISA 9.7.15.5.2 and 9.7.15.7).
+"""What ``wgmma.mma_async`` leaves to do until it is waited for (PTX ISA 9.7.17.5.2 and 9.7.17.7).
 
 A product is computed when it is issued. Its registers get the result when it is waited for, as late as hardware may
 do it; products in flight that accumulate in the same registers see each other's results. Until then the registers of
-D must not be accessed, those of A not be written (9.7.15.7.3), and the matrices in shared memory not be written.
+D must not be accessed, those of A not be written (9.7.17.7.3), and the matrices in shared memory not be written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``wgmma`` (PTX ISA 9.7.15): products of matrices by a warpgroup, four warps whose first is a multiple of four.
+"""``wgmma`` (PTX ISA 9.7.17): products of matrices by a warpgroup, four warps whose first is a multiple of four.
 
 As for ``mma``, products are exact, summed in float64 together with D, and rounded once.
 """
@@ -22,7 +22,7 @@ from ptxc.sim.wgmma import Product
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 _TRANSPOSED = {"f16", "bf16"}
-"""The only types that may be MN-major (9.7.15.5.2)."""
+"""The only types that may be MN-major (9.7.17.5.2)."""
 
 _Matrix = Callable[[Machine, Active], tuple[Array, Piece | None]]
 """From whole warpgroups to a matrix of each, float64, with what was read of shared memory."""

@@ -11,7 +11,7 @@ from matrix_lab import Array, collect, execute, found, spread, words
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.sim.convert import decoded, encoded
 
-# Places of elements, from the figures and formulas of PTX ISA 9.7.14.5
+# Places of elements, from the figures and formulas of PTX ISA 9.7.16.5
 
 
 def a_16bit_k16(lane: int, i: int) -> tuple[int, int]:
