@@ -40,7 +40,10 @@ class Landing:
 
 @dataclass(slots=True, eq=False)
 class Mbarrier:
-    """The objects at one address of every CTA: arrays with one element a CTA."""
+    """The objects at one address of every CTA: arrays with one element a CTA.
+
+    ``maker`` is the thread that initialised it, ``made`` the era and the time of the race check when it did.
+    """
 
     address: int
     valid: Mask
@@ -48,13 +51,18 @@ class Mbarrier:
     pending: Array
     bytes: Array
     phase: Array
+    maker: Index
+    made: tuple[Array, Array]
     landings: list[Landing] = field(default_factory=list)
 
     @classmethod
     def at(cls, address: int, ctas: int) -> Mbarrier:
         """No object in any of ``ctas``."""
         zero = np.zeros(ctas, np.int64)
-        return cls(address, np.zeros(ctas, np.bool_), zero, zero.copy(), zero.copy(), zero.copy())
+        made = np.zeros(ctas, np.int32), np.zeros(ctas, np.int32)
+        return cls(
+            address, np.zeros(ctas, np.bool_), zero, zero.copy(), zero.copy(), zero.copy(), zero.astype(np.intp), made
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +93,8 @@ class Mbarriers:
             if piece.region is not m.shared:
                 m.report("memory", "space", "an mbarrier outside of shared memory", piece.slots)
                 continue
-            if m.checks.race is not None:
-                (m.checks.race.write if fresh else m.checks.race.atomic)(m, piece, 8)
+            if m.checks.race is not None and fresh:
+                m.checks.race.write(m, piece, 8)
             if m.checks.init is not None and fresh:
                 m.checks.init.shared_written(piece.offsets, 8)
             ctas, inside = np.divmod(piece.offsets, m.shared_stride)
@@ -102,6 +110,8 @@ class Mbarriers:
 
     def _valid(self, m: Machine, target: Target, instruction: Instruction) -> list[Target]:
         valid = target.object.valid[target.ctas]
+        if m.checks.race is not None:
+            self._check_order(m, target, instruction)
         if valid.all():
             return [target]
         message = "no mbarrier was initialised here"
@@ -110,6 +120,17 @@ class Mbarriers:
         if not valid.any():
             return []
         return [Target(target.object, target.where[valid], target.slots[valid], target.ctas[valid])]
+
+    def _check_order(self, m: Machine, target: Target, instruction: Instruction) -> None:
+        known, ctas = target.object, target.ctas
+        assert m.checks.race is not None
+        era, time = known.made
+        ordered = m.checks.race.ordered(target.slots, known.maker[ctas], era[ctas], time[ctas])
+        wrong = known.valid[ctas] & ~ordered
+        if wrong.any():
+            message = "uses an mbarrier with no barrier behind its initialisation"
+            m.report("race", "initialisation", message, target.slots[wrong], address=known.address, space="shared",
+                     instruction=instruction)  # fmt: skip
 
     # What changes them
 
@@ -125,6 +146,9 @@ class Mbarriers:
         known.valid[ctas] = True
         known.expected[ctas] = known.pending[ctas] = counts
         known.phase[ctas] = known.bytes[ctas] = 0
+        known.maker[ctas] = target.slots
+        if m.checks.race is not None:
+            known.made[0][ctas], known.made[1][ctas] = m.checks.race.now(target.slots)
         self.changes += 1
 
     def expect(self, m: Machine, target: Target, amounts: Array) -> None:

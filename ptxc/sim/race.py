@@ -393,6 +393,18 @@ class SharedRaceCheck:
 
     # mbarriers
 
+    def now(self, slots: Index) -> tuple[Array, Array]:
+        """The era and the time of ``slots``: what they do now, ``ordered`` can ask about later."""
+        time = self._clocks.time[slots >> 5] if self._clocks is not None else np.zeros(slots.size, np.int32)
+        return self._era[slots], time
+
+    def ordered(self, slots: Index, others: Index, era: Array, time: Array) -> Mask:
+        """Whether each of ``slots`` is ordered behind what a thread of ``others`` did in ``era`` at ``time``."""
+        behind: Mask = (self._era[slots] > era) | (slots == others)
+        if self._clocks is not None:
+            behind |= self._clocks.knows(slots, others) > time
+        return behind
+
     def release(self, key: int, slots: Index) -> None:
         """Threads ``slots`` arrive at mbarrier ``key``."""
         if self._clocks is not None:

@@ -137,7 +137,9 @@ def test_misuse() -> None:
     assert "not between 1" in messages(f"{SETUP} @%p0 mbarrier.init.shared.b64 [%r40], 0;")[0]
     assert "misaligned" in messages(f"{SETUP} @%p0 mbarrier.init.shared.b64 [%r41+4], 1;")[0]
     unordered = f"{init(32)} mbarrier.arrive.shared.b64 _, [%r40];".replace("bar.sync 0;", "")
-    assert "no barrier orders before" in messages(unordered)[0]
+    assert "no barrier behind its initialisation" in messages(unordered)[0]
+    unordered = f"{init(1)} @%p0 mbarrier.arrive.shared.b64 _, [%r40]; {wait('0')}".replace("bar.sync 0;", "")
+    assert "no barrier behind its initialisation" in messages(unordered)[0]
     more = "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r40], 16; mbarrier.arrive.shared.b64 _, [%r40];"
     assert "more arrivals" in messages(f"{init(1)} {more}")[0]
 
