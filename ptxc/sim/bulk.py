@@ -49,7 +49,7 @@ def _issue(m: Machine, target: Target, at: int, start: int, data: Array, swizzle
     values = data.view(np.complex128)
     if m.checks.race is not None:
         m.checks.race.async_issued(m, piece, 16)
-    landing = Landing(cta, slot, data.size, 0, lambda machine: write_landed(machine, piece, values))
+    landing = Landing(cta, slot, data.size, 0, lambda machine: write_landed(machine, piece, values, bulk=True))
     m.mbarriers.track(target.object, landing)
 
 

@@ -28,6 +28,7 @@ from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
+from ptxc.sim.proxy import ProxyCheck, has_async_readers
 from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
@@ -329,6 +330,8 @@ class _Launch:
             m.checks.init = InitCheck(m.shared.data.size, m.threads)
         if "race" in checks:
             m.checks.race = SharedRaceCheck(m)
+            if has_async_readers(m.program):
+                m.checks.proxy = ProxyCheck(m.shared.data.size, m.threads)
         scheduler = Scheduler(self._kernel, m, max_steps)
         try:
             scheduler.run()

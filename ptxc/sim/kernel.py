@@ -19,12 +19,14 @@ from ptxc.sim.matrix_memory import MATRIX_MEMORY
 from ptxc.sim.mbarrier_ops import MBARRIERS, WAITS, PhaseWait, phase_wait
 from ptxc.sim.movement import MOVEMENT, nothing
 from ptxc.sim.program import Instruction, Label, LabelTable, Program
+from ptxc.sim.proxy import fence
 from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
 from ptxc.sim.wgmma_ops import WARPGROUPS
 
-_NO_EFFECT = ("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "brkpt")
+_FENCES = ("fence", "membar")
+_NO_EFFECT = ("griddepcontrol", "nanosleep", "pmevent", "brkpt")
 """Ordering that one thread at a time in program order has anyway, and hints."""
 
 ACTIONS: dict[str, Callable[[Instruction], Action]] = {
@@ -37,6 +39,7 @@ ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **MBARRIERS,
     **WARPGROUPS,
     "barrier": cluster_arrive,
+    **dict.fromkeys(_FENCES, fence),
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
@@ -240,6 +243,6 @@ def supported() -> dict[str, list[str]]:
         "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
         "barriers": ["bar", "barrier", "barrier.cluster", *MBARRIERS],
         "control": ["bra", "brx.idx", "call", "ret", "exit", "trap"],
-        "of no effect here": _NO_EFFECT,
+        "of no effect here": [*_FENCES, *_NO_EFFECT],
     }
     return {kind: sorted(opcodes) for kind, opcodes in tables.items()}

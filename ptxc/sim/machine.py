@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ptxc.sim.initialization import InitCheck
     from ptxc.sim.mbarrier import Mbarriers
     from ptxc.sim.profile import Profile
+    from ptxc.sim.proxy import ProxyCheck
     from ptxc.sim.race import GlobalRaceCheck, SharedRaceCheck
     from ptxc.sim.wgmma import WarpgroupQueue
 
@@ -50,6 +51,7 @@ class Checks:
     init: InitCheck | None = None
     race: SharedRaceCheck | None = None
     global_race: GlobalRaceCheck | None = None
+    proxy: ProxyCheck | None = None
     sync: bool = False
     memory: bool = False
 

@@ -109,6 +109,8 @@ def _store_matrix(instruction: Instruction) -> Action:
             m.checks.race.write(m, _touched(piece, count, False), 4)
         if m.checks.init is not None:
             m.checks.init.shared_written(piece.offsets, 16)
+        if m.checks.proxy is not None:
+            m.checks.proxy.written(piece)
         m.shared.view(16)[piece.offsets >> 4] = words.reshape(-1).view(np.complex128)
 
     return act

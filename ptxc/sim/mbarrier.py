@@ -230,11 +230,13 @@ class Mbarriers:
             self.changes += 1
 
 
-def write_landed(m: Machine, piece: Piece, values: Array) -> None:
-    """Data of an asynchronous copy arrives in shared memory."""
+def write_landed(m: Machine, piece: Piece, values: Array, *, bulk: bool = False) -> None:
+    """Data of an asynchronous copy arrives in shared memory; that of a ``bulk`` one in the async proxy."""
     size = values.dtype.itemsize
     if m.checks.race is not None:
         m.checks.race.async_arrived(piece, size)
     if m.checks.init is not None:
         m.checks.init.shared_written(piece.offsets, size)
+    if m.checks.proxy is not None:
+        (m.checks.proxy.landed if bulk else m.checks.proxy.written)(piece)
     piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = values

@@ -162,6 +162,8 @@ def _multiply(
         reads = _join(reads_a, reads_b)
         if m.checks.init is not None and reads is not None:
             m.checks.init.shared_read(m, reads, 16)
+        if m.checks.proxy is not None and reads is not None:
+            m.checks.proxy.read(m, reads, index)
         total = np.matmul(a, b.swapaxes(1, 2)) * sign
         keeps = rows(m, active, accumulates(m, active)).reshape(-1, WARPGROUP)[:, 0]
         if keeps.any():

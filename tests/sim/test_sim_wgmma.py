@@ -264,6 +264,22 @@ def test_what_is_missing_before_it() -> None:
     assert any("reaches outside" in finding.message for finding in result.findings)
 
 
+def test_stores_need_a_proxy_fence() -> None:
+    args = [
+        np.zeros(128, np.float32),
+        np.zeros(SIZE, np.uint8),
+        np.array([descriptor(0, 16, 256, "32B")] * 2, np.uint64),
+    ]
+    code = f".reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}"
+    fence = "fence.proxy.async.shared::cta;"
+    (finding,) = found(args, f"{FILL.replace(fence, '')} {code}", block=128).findings
+    assert "with no fence.proxy.async between" in finding.message
+    assert finding.instruction.startswith("wgmma.mma_async")
+    assert not found(args, f"{FILL} {code}", block=128).findings
+    behind = FILL.replace(fence, "").replace("bar.sync 0;", f"bar.sync 0; {fence}")
+    assert not found(args, f"{behind} {code}", block=128).findings
+
+
 def test_a_warpgroup_is_four_warps() -> None:
     _, result = faults(f"setp.ge.u32 %p4, %r1, 96; @%p4 bra END; {ONE} {WAIT} END:")
     assert not result.completed
