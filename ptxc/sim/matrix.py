@@ -115,6 +115,17 @@ _SHAPES = {
 }  # fmt: skip
 
 
+_MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
+"""Types that A and B may have together."""
+
+
+def check_types(instruction: Instruction, d: str, a: str, b: str) -> None:
+    """Raise InputError where no product of ``a`` and ``b`` has the type ``d``."""
+    fits = a == b or any({a, b} <= both for both in _MIXED)
+    if not fits or (d == "s32") != (a in {"s8", "u8"}) or (d == "f16" and a in {"bf16", "tf32", "e2m1"}):
+        raise instruction.wrong("there is no product of these types")
+
+
 def accumulator(registers: Array, kind: str, fragment: Index) -> Array:
     """C as float64."""
     names = {"f32": "f4", "f16": "f2", "s32": "i4"}
@@ -138,6 +149,7 @@ def _mma(instruction: Instruction) -> Action:
         raise instruction.unsupported("types narrower than 8 bits in this kind")
     if scaled != (a == "e2m1") or scaled != bool(scale_type):
         raise instruction.unsupported("this combination of types and block scaling")
+    check_types(instruction, d, a, b)
     layout = _layout(m, a, b, c, d)
     m.finish()
     scales = _scales(instruction, vector, scale_type) if scaled else None

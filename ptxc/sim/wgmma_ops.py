@@ -15,7 +15,7 @@ from ptxc.sim.access import Piece
 from ptxc.sim.aligned import WARPGROUP, elements, read_registers, rows, whole
 from ptxc.sim.binding import Action, Modifiers, Reader, reader
 from ptxc.sim.machine import Active, Machine, Stop
-from ptxc.sim.matrix import ELEMENT_BITS, accumulator, as_float64, container_of, decode, rounded
+from ptxc.sim.matrix import ELEMENT_BITS, accumulator, as_float64, check_types, container_of, decode, rounded
 from ptxc.sim.program import Immediate, Instruction, Operand, Register, Vector
 from ptxc.sim.scalar import TYPES, Array, Index
 from ptxc.sim.wgmma import Product
@@ -71,6 +71,7 @@ def _product(instruction: Instruction, m: Modifiers) -> Action:
     if shape is None or len(types) != 3 or types[0] not in {"f32", "f16", "s32"}:
         raise instruction.unsupported("this shape and these types")
     d, a, b = types
+    check_types(instruction, d, a, b)
     n, k = int(shape[1]), int(shape[2])
     if n % 8 or not 8 <= n <= 256 or k * ELEMENT_BITS[a] != 256 or ELEMENT_BITS[a] != ELEMENT_BITS[b]:
         raise instruction.wrong("there is no such shape for these types")

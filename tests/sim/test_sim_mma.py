@@ -254,5 +254,7 @@ def test_what_is_not_executed_is_named() -> None:
     zero = [np.zeros(1, np.uint32)]
     with pytest.raises(UnsupportedError, match="shape"):
         found(zero, PRODUCT.replace("m16n8k8", "m16n8k32"))
+    with pytest.raises(InputError, match="no product of these types"):
+        found(zero, PRODUCT.replace("tf32.tf32", "tf32.s8"))
     with pytest.raises(InputError, match="4 registers are expected, 2 given"):
         found(zero, PRODUCT.replace("{%r1,%r1,%r1,%r1}, {%r1,%r1}", "{%r1,%r1}, {%r1,%r1}"))
