@@ -8,7 +8,7 @@ The way of a text::
     kernel          blocks -> closures, through one table of opcodes
     arguments       what a launch is given, held against what it must be
     device          a launch: batches of CTAs, one ``machine`` each
-    scheduler       runs blocks, parts and joins threads, lets them wait (``barrier``, ``warp``)
+    scheduler       runs blocks, parts and joins threads, lets them wait (``barrier``, ``warp``, ``phase_waits``)
     access, memory  loads and stores, held against the bounds of what they name
     order, touches, race, global_race, initialization, findings
                     what the checks watch, and what they say
@@ -21,6 +21,10 @@ To add an instruction, add a row to the table of its kind; ``kernel.action_of`` 
   is refused, so nothing is ever skipped in silence.
 - one that acts on memory or on the machine: ``movement``, ``atomics``, ``asynchronous``. The row returns an action,
   a function of the machine and the active threads.
-- one at which the lanes of a warp meet (tensor-core operations too): ``warp``. The row returns a ``Collective``.
+- one that whole warps or warpgroups execute together (``.sync.aligned``): ``matrix``, ``matrix_memory``,
+  ``wgmma_ops``, over the layouts of ``fragments`` and ``descriptors``. The row returns an action; the opcode's row in
+  ``aligned.ALIGNED`` has the scheduler bring the threads together.
+- one at which the lanes of a mask meet: ``warp``. The row returns a ``Collective``.
+- one that completes at an mbarrier: ``bulk``, with a ``Landing`` that ``mbarrier`` lets happen when threads wait.
 - another kind of waiting or of jump: an ``End`` in ``kernel`` and its method in ``scheduler``.
 """

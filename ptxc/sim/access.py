@@ -64,6 +64,8 @@ def store(m: Machine, active: Active, space: str, addresses: Array, values: Arra
                 m.checks.race.write(m, piece, size)
             if m.checks.init is not None:
                 m.checks.init.shared_written(piece.offsets, size)
+            if m.checks.proxy is not None:
+                m.checks.proxy.written(piece)
         piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = part
 
 

@@ -1,4 +1,4 @@
-"""Instructions that the threads of whole warps execute together: ``.sync.aligned`` (PTX ISA 9.7.14 and 9.7.15).
+"""Instructions that the threads of whole warps execute together: ``.sync.aligned`` (PTX ISA 9.7.16 and 9.7.17).
 
 The scheduler lets a block of them run only for warps of which all threads are there (``Block.gathers``); an action
 here takes the threads as they come, warp by warp.

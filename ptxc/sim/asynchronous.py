@@ -12,7 +12,9 @@ import numpy as np
 
 from ptxc.sim.access import Piece, load, resolve
 from ptxc.sim.binding import Action, Modifiers, Reader, reader
+from ptxc.sim.bulk import arrive_when_copied, bulk_copy
 from ptxc.sim.machine import Active, Machine
+from ptxc.sim.mbarrier import write_landed
 from ptxc.sim.movement import address_reader
 from ptxc.sim.program import Immediate, Instruction, Register
 from ptxc.sim.scalar import TYPES, Array, Index, Mask, container
@@ -22,19 +24,24 @@ _HINTS = {"ca", "cg", "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 @dataclass(slots=True)
 class _Copy:
-    """One instruction's copies: ``values`` go to ``piece`` of shared memory; ``groups`` are their threads' groups."""
+    """One instruction's copies: ``values`` go to ``piece`` of shared memory; ``groups`` are their threads' groups.
+
+    ``number`` counts the instructions.
+    """
 
     piece: Piece
     values: Array
     groups: Array
+    number: int
 
 
 @dataclass(slots=True)
 class CopyQueue:
-    """The copies in flight, oldest first; ``committed`` counts each thread's groups."""
+    """The copies in flight, oldest first; ``committed`` counts each thread's groups, ``issued`` all instructions."""
 
     threads: int
     pending: list[_Copy] = field(default_factory=list)
+    issued: int = 0
     committed: Array = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def __post_init__(self) -> None:
@@ -44,27 +51,33 @@ class CopyQueue:
         """Start copying ``values`` (of a container type) to ``piece``."""
         if m.checks.race is not None:
             m.checks.race.async_issued(m, piece, values.dtype.itemsize)
-        self.pending.append(_Copy(piece, values, self.committed[piece.slots]))
+        self.pending.append(_Copy(piece, values, self.committed[piece.slots], self.issued))
+        self.issued += 1
 
     def commit(self, active: Active) -> None:
         """Close the current group of the ``active`` threads."""
         self.committed[active.index] += 1
 
-    def wait(self, m: Machine, active: Active, allowed: int | None) -> None:
-        """Finish all but the ``allowed`` youngest groups of the ``active`` threads; None: everything issued."""
+    def wait(self, m: Machine, active: Active, allowed: int | None, before: int | None = None) -> None:
+        """Finish all but the ``allowed`` youngest groups of the ``active`` threads; None: everything issued.
+
+        ``before`` leaves out what was issued since ``issued`` had that value.
+        """
         waits = np.zeros(self.threads, np.bool_)
         waits[active.index] = True
-        left = []
+        left: list[_Copy] = []
         for copy in self.pending:
             done = waits[copy.piece.slots]
+            if before is not None and copy.number >= before:
+                done = np.zeros_like(done)
             if allowed is not None:
                 done = done & (copy.groups < self.committed[copy.piece.slots] - allowed)
             if done.all():
-                _finish(m, copy.piece, copy.values)
+                write_landed(m, copy.piece, copy.values)
             elif done.any():
-                _finish(m, _part(copy.piece, done), copy.values[done])
+                write_landed(m, _part(copy.piece, done), copy.values[done])
                 rest = ~done
-                left.append(_Copy(_part(copy.piece, rest), copy.values[rest], copy.groups[rest]))
+                left.append(_Copy(_part(copy.piece, rest), copy.values[rest], copy.groups[rest], copy.number))
             else:
                 left.append(copy)
         self.pending = left
@@ -74,24 +87,22 @@ def _part(piece: Piece, chosen: Mask) -> Piece:
     return Piece(piece.region, piece.offsets[chosen], None, piece.slots[chosen])
 
 
-def _finish(m: Machine, piece: Piece, values: Array) -> None:
-    size = values.dtype.itemsize
-    if m.checks.race is not None:
-        m.checks.race.async_arrived(piece, size)
-    if m.checks.init is not None:
-        m.checks.init.shared_written(piece.offsets, size)
-    piece.region.view(size)[piece.offsets >> (size.bit_length() - 1)] = values
-
-
 def _copy_async(instruction: Instruction) -> Action:
     m = Modifiers(instruction)
     m.choice(("async",))
+    bulk_group = "bulk" in m.left and not {"commit_group", "wait_group"}.isdisjoint(m.left)
+    if bulk_group:
+        raise instruction.unsupported("groups of bulk copies")
     if m.flag("commit_group"):
         return lambda machine, active: machine.copies.commit(active)
     if m.flag("wait_all"):
         return lambda machine, active: machine.copies.wait(machine, active, None)
     if m.flag("wait_group"):
         return _wait_group(instruction)
+    if m.flag("bulk"):
+        return bulk_copy(instruction, m)
+    if m.flag("mbarrier"):
+        return arrive_when_copied(instruction, m)
     m.skip(_HINTS)
     m.choice(("shared", "shared::cta"))
     m.choice(("global",))

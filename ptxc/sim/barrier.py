@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ptxc.sim.binding import Modifiers, Reader, Writer, reader, writer
+from ptxc.sim.binding import Action, Modifiers, Reader, Writer, reader, writer
 from ptxc.sim.machine import Active, Machine
 from ptxc.sim.program import Instruction
 from ptxc.sim.scalar import TYPES, Array, Index, Mask
 
 _NAMES = 16
+CLUSTER = 1 << 16
+"""The barrier that stands for that of a cluster of one CTA: no program can name it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,8 @@ class BarrierOperation:
 def barrier_operation(instruction: Instruction) -> BarrierOperation:
     """The barrier of a ``bar`` or ``barrier`` instruction (``bar.warp`` is another thing)."""
     m = Modifiers(instruction)
+    if m.flag("cluster"):
+        return _cluster_wait(instruction, m)
     m.skip({"cta"})
     action = m.choice(("sync", "arrive", "red"))
     aligned = m.flag("aligned") or instruction.opcode == "bar"
@@ -50,6 +54,26 @@ def barrier_operation(instruction: Instruction) -> BarrierOperation:
     name = reader(operands[0], TYPES["u32"], instruction)
     count = reader(operands[1], TYPES["u32"], instruction) if len(operands) > 1 else None
     return BarrierOperation(instruction, name, count, action != "arrive", aligned, reduce, predicate, result)
+
+
+def _cluster_wait(instruction: Instruction, m: Modifiers) -> BarrierOperation:
+    """``barrier.cluster.wait`` (9.7.15.3): the threads of the only CTA meet here; their arrival does not wait."""
+    m.choice(("wait",))
+    m.skip({"acquire"})
+    aligned = m.flag("aligned")
+    m.finish()
+    name = np.array([CLUSTER], np.uint32)
+    return BarrierOperation(instruction, lambda machine, active: name, None, True, aligned)
+
+
+def cluster_arrive(instruction: Instruction) -> Action:
+    """``barrier.cluster.arrive``: what it orders is ordered by the wait that must follow."""
+    m = Modifiers(instruction)
+    m.choice(("cluster",))
+    m.choice(("arrive",))
+    m.skip({"release", "relaxed", "aligned"})
+    m.finish()
+    return lambda machine, active: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +119,7 @@ class Barriers:
             chosen = m.select(active, operation.name(m, active) == name)
             if chosen is None:
                 continue
-            if name >= _NAMES:
+            if name >= _NAMES and name != CLUSTER:
                 m.report("sync", "barrier id", f"barrier {name} does not exist", chosen.index)
             for part in self._parts(int(name), operation, chosen):
                 going += self._arrive(int(name), operation, part, next_block)

@@ -137,6 +137,8 @@ def _register_reader(register: Register, kind: PtxType) -> Reader:
 
     def read(m: Machine, active: Active) -> Array:
         values = m.registers[index]
+        if index in m.flying:
+            m.products.touched(m, index, active, writing=False)
         if values is None:
             values = m.undefined(index, active)
         elif m.checks.init is not None:

@@ -149,7 +149,9 @@ def _packed(m: Modifiers, target: PtxType, source: PtxType, mode: str, relu: boo
     element, bits = _ELEMENTS[target.name]
 
     def encode(values: Array) -> Array:
-        return encoded(_clamped(values, element, relu, finite) if element != "ue8m0" else values, element, mode)
+        if element == "ue8m0":
+            return _to_ue8m0(values, mode, finite)
+        return encoded(_clamped(values, element, relu, finite), element, mode)
 
     def join(high: Array, low: Array) -> Array:
         both = encode(high).astype(np.uint32) << np.uint32(bits) | encode(low).astype(np.uint32)
@@ -174,15 +176,23 @@ def _to_tf32(a: Array, mode: str, relu: bool, finite: bool) -> Array:
     return rounding.canonical(rounded.astype(np.float32)).view(np.uint32)
 
 
+def _to_ue8m0(values: Array, mode: str, finite: bool) -> Array:
+    """float64 ``values`` as powers of two (9.7.10.24): a sign is dropped, and zero becomes the smallest, 2**-127."""
+    size = np.abs(values)
+    significand, exponent = np.frexp(size)
+    up = (mode == "rp") & (significand != 0.5)
+    bits = np.where(size < 2.0**-126, (mode == "rp") & (size > 2.0**-127), exponent - 1 + 127 + up)
+    bits = np.where(np.isfinite(values), bits, 255)
+    if finite:
+        bits = np.where(np.isnan(values), 255, np.minimum(bits, 254))
+    return bits.astype(np.uint32)
+
+
 def encoded(values: Array, element: str, mode: str) -> Array:
     """float64 ``values`` rounded to ``element`` and as its bits (uint32)."""
     if element in {"f16", "bf16"}:
         kind = TYPES[element]
         return narrow(values, kind, mode).view(np.uint16).astype(np.uint32)
-    if element == "ue8m0":
-        exponent = np.ceil(np.log2(values)) if mode == "rp" else np.floor(np.log2(values))
-        bits = np.clip(exponent + 127, 0, 254)
-        return np.where(np.isnan(values), 255, np.where(values > 0, bits, 0)).astype(np.uint32)
     form = FORMATS[element]
     fraction = form.precision - 1
     rounded = quantize(values, form, mode)

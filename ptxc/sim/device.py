@@ -26,14 +26,18 @@ from ptxc.sim.initialization import InitCheck
 from ptxc.sim.kernel import Kernel, bind
 from ptxc.sim.linker import Symbol, function_address, link
 from ptxc.sim.machine import Checks, Machine, Stop
+from ptxc.sim.mbarrier import Mbarriers
 from ptxc.sim.memory import GlobalMemory, Region
 from ptxc.sim.order import Order
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
+from ptxc.sim.proxy import ProxyCheck, has_async_readers
 from ptxc.sim.race import SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
+from ptxc.sim.tensor_map import BoundMap, TensorMap, encode
+from ptxc.sim.wgmma import WarpgroupQueue
 
 #: Called with the CTAs done and to do; those that run count in part, as far as the batch before them tells.
 Progress = Callable[[float, int], None]
@@ -181,7 +185,8 @@ class Module:
 
         ``args`` come in parameter order: an array for a pointer (written in place; read-only if its ``writeable``
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
-        pointer that is a device address. ``shared`` is the dynamic shared memory in bytes. ``ctas`` are the CTAs to
+        pointer that is a device address, a TensorMap for a pointer or an array of 128 bytes. ``shared`` is the
+        dynamic shared memory in bytes. ``ctas`` are the CTAs to
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
         profile. ``dependent`` says that the grid ahead may still run when this one begins (programmatic dependent
         launch), None that it may if the entry has a ``griddepcontrol.wait``. ``progress`` is called with the CTAs done
@@ -253,6 +258,7 @@ class _Launch:
             completed = False
         finally:
             self._forget(regions)
+            self._memory.tensor_maps.clear()
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
 
     def _waits_for_grid(self) -> bool:
@@ -286,15 +292,31 @@ class _Launch:
 
     def _address(self, parameter: Parameter, value: Argument, fresh: list[Region]) -> Argument:
         """An argument, or the address of the array that it is; a region made for it is added to ``fresh``."""
+        if isinstance(value, TensorMap):
+            return self._encode_map(value, parameter, fresh)
         if not arguments.is_memory(parameter, value):
             return value
         assert isinstance(value, np.ndarray)
+        return self._bind_array(value, parameter.name, fresh).start
+
+    def _bind_array(self, array: Array, name: str, fresh: list[Region]) -> Region:
         before = self._memory.count
-        region = self._memory.bind(value, parameter.name)
+        region = self._memory.bind(array, name)
         if self._memory.count > before:
             fresh.append(region)
         elif region not in fresh:
-            region.name = parameter.name  # its address was asked for under some other name
+            region.name = name  # its address was asked for under some other name
+        return region
+
+    def _encode_map(self, value: TensorMap, parameter: Parameter, fresh: list[Region]) -> Argument:
+        """The bytes of a tensor map, or for a pointer parameter where in global memory they are."""
+        maps = self._memory.tensor_maps
+        number = len(maps)
+        maps[number] = BoundMap(value, self._bind_array(value.buffer, f"the tensor of {parameter.name}", fresh))
+        if parameter.array:
+            return encode(number)
+        region = self._memory.add(parameter.name, "global", np.frombuffer(encode(number), np.uint8), False)
+        fresh.append(region)
         return region.start
 
     def _forget(self, regions: list[Region]) -> None:
@@ -340,6 +362,8 @@ class _Launch:
             dynamic_shared=self._shared,
             findings=self._findings,
             copies=CopyQueue(where.threads),
+            mbarriers=Mbarriers(len(ctas)),
+            products=WarpgroupQueue(where.threads),
             checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
             profile=self.profile,
         )
@@ -349,6 +373,8 @@ class _Launch:
             order = m.checks.order = Order(m)
             m.checks.race = SharedRaceCheck(m, order)
             self._global_race.begin(order)
+            if has_async_readers(m.program):
+                m.checks.proxy = ProxyCheck(m.shared.data.size, m.threads)
         scheduler = Scheduler(self._kernel, m, max_steps, tick)
         try:
             scheduler.run()

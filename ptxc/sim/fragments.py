@@ -1,4 +1,4 @@
-"""How matrices are spread over the registers of a warp's lanes (PTX ISA 9.7.14.5).
+"""How matrices are spread over the registers of a warp's lanes (PTX ISA 9.7.16.5).
 
 A fragment is a table ``[rows, columns]`` whose entries say where an element is among the warp's values: lane times
 the number of elements a lane holds, plus the element's number in the lane's registers, lowest bits first.
@@ -27,7 +27,7 @@ def table(rows: int, columns: int, held: int, place: Place) -> Index:
 
 
 def a_16(k: int, per_register: int) -> Index:
-    """A of ``m16n8k...``: 16 x k, ``per_register`` elements in each 32 bits (figures of 9.7.14.5.4 to 9.7.14.5.11)."""
+    """A of ``m16n8k...``: 16 x k, ``per_register`` elements in each 32 bits (figures of 9.7.16.5.4 to 9.7.16.5.11)."""
 
     def place(lane: Array, element: Array) -> tuple[Array, Array]:
         register, part = np.divmod(element, per_register)
@@ -52,7 +52,7 @@ def c_16() -> Index:
     return table(16, 8, 4, lambda lane, i: (lane // 4 + 8 * (i >> 1), lane % 4 * 2 + (i & 1)))
 
 
-# m8n8k4: four products a warp, each by eight lanes (9.7.14.5.1)
+# m8n8k4: four products a warp, each by eight lanes (9.7.16.5.1)
 
 
 def _quad_pairs(rows: int, columns: int, held: int, place: Place) -> Index:
@@ -95,7 +95,7 @@ def volta_c(single: bool) -> Index:
     )
 
 
-# m64nNk...: a warpgroup's four warps hold 16 rows each (9.7.15.5.1.1)
+# m64nNk...: a warpgroup's four warps hold 16 rows each (9.7.17.5.1.1)
 
 
 def warpgroup_d(n: int) -> Index:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ptxc.sim.aligned import ALIGNED
 from ptxc.sim.asynchronous import COPIES
 from ptxc.sim.atomics import ATOMICS
-from ptxc.sim.barrier import BarrierOperation, barrier_operation
+from ptxc.sim.barrier import BarrierOperation, barrier_operation, cluster_arrive
 from ptxc.sim.binding import Action, Modifiers, Pure, Reader, bind_pure, guarded, reader
 from ptxc.sim.cfg import split_blocks
 from ptxc.sim.convert import CONVERT
@@ -17,13 +17,17 @@ from ptxc.sim.integer import INTEGER
 from ptxc.sim.logic import LOGIC
 from ptxc.sim.matrix import MATRIX
 from ptxc.sim.matrix_memory import MATRIX_MEMORY
+from ptxc.sim.mbarrier_ops import MBARRIERS, WAITS, PhaseWait, phase_wait
 from ptxc.sim.movement import MOVEMENT, nothing
 from ptxc.sim.program import Instruction, Label, LabelTable, Program
+from ptxc.sim.proxy import fence
 from ptxc.sim.real import REAL
 from ptxc.sim.scalar import TYPES
 from ptxc.sim.warp import COLLECTIVES, WARP_STATE, Collective, warp_barrier
+from ptxc.sim.wgmma_ops import WARPGROUPS
 
-_NO_EFFECT = ("membar", "fence", "nanosleep", "pmevent", "brkpt")
+_FENCES = ("fence", "membar")
+_NO_EFFECT = ("nanosleep", "pmevent", "brkpt")
 """Ordering that one thread at a time in program order has anyway, and hints."""
 
 ACTIONS: dict[str, Callable[[Instruction], Action]] = {
@@ -34,13 +38,17 @@ ACTIONS: dict[str, Callable[[Instruction], Action]] = {
     **WARP_STATE,
     **MATRIX,
     **MATRIX_MEMORY,
+    **MBARRIERS,
+    **WARPGROUPS,
+    "barrier": cluster_arrive,
+    **dict.fromkeys(_FENCES, fence),
     **dict.fromkeys(_NO_EFFECT, nothing),
 }
 """Opcodes that act on the machine's state."""
 
 _FLOAT_KINDS = {"f", "bf"}
 _FLOAT_PAIRS = {"f16x2", "bf16x2", "f32x2"}
-BLOCKING = frozenset({"bar", "barrier", *COLLECTIVES})
+BLOCKING = frozenset({"bar", "barrier", "mbarrier", *COLLECTIVES})
 """Opcodes at which a thread may have to wait."""
 
 
@@ -88,7 +96,14 @@ class CollectiveEnd:
     collective: Collective
 
 
-End = FallThrough | Branch | IndexedBranch | Exit | Trap | BarrierEnd | CollectiveEnd
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseEnd:
+    """A wait at an mbarrier, then the next block."""
+
+    wait: PhaseWait
+
+
+End = FallThrough | Branch | IndexedBranch | Exit | Trap | BarrierEnd | CollectiveEnd | PhaseEnd
 
 
 @dataclass(slots=True, eq=False)
@@ -167,9 +182,11 @@ def _end_kind(last: Instruction, numbers: dict[int, int]) -> End:
     if opcode in {"bar", "barrier"}:
         if "warp" in last.modifiers:
             return CollectiveEnd(warp_barrier(last))
-        if "cluster" in last.modifiers:
-            raise last.unsupported("cluster barriers")
+        if "cluster" in last.modifiers and "arrive" in last.modifiers:
+            return FallThrough()
         return BarrierEnd(barrier_operation(last))
+    if opcode == "mbarrier" and not set(WAITS).isdisjoint(last.modifiers):
+        return PhaseEnd(phase_wait(last))
     if opcode in COLLECTIVES:
         return CollectiveEnd(COLLECTIVES[opcode](last))
     return FallThrough()
@@ -208,11 +225,26 @@ def supported() -> dict[str, list[str]]:
         "conversions": CONVERT,
         "data": MOVEMENT,
         "atomics": ATOMICS,
-        "matrices": [*MATRIX, *MATRIX_MEMORY],
-        "asynchronous copies": ["cp.async", "cp.async.commit_group", "cp.async.wait_group", "cp.async.wait_all"],
+        "matrices": [
+            *MATRIX,
+            *MATRIX_MEMORY,
+            "wgmma.mma_async",
+            "wgmma.fence",
+            "wgmma.commit_group",
+            "wgmma.wait_group",
+        ],
+        "asynchronous copies": [
+            "cp.async",
+            "cp.async.commit_group",
+            "cp.async.wait_group",
+            "cp.async.wait_all",
+            "cp.async.bulk",
+            "cp.async.bulk.tensor",
+            "cp.async.mbarrier.arrive",
+        ],
         "warps": [*COLLECTIVES, *WARP_STATE, "bar.warp"],
-        "barriers": ["bar", "barrier"],
+        "barriers": ["bar", "barrier", "barrier.cluster", *MBARRIERS],
         "control": ["bra", "brx.idx", "call", "ret", "exit", "trap"],
-        "of no effect here": _NO_EFFECT,
+        "of no effect here": [*_FENCES, *_NO_EFFECT],
     }
     return {kind: sorted(opcodes) for kind, opcodes in tables.items()}

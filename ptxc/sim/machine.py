@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from ptxc.sim.asynchronous import CopyQueue
     from ptxc.sim.global_race import GlobalRaceCheck
     from ptxc.sim.initialization import InitCheck
+    from ptxc.sim.mbarrier import Mbarriers
     from ptxc.sim.order import Order
     from ptxc.sim.profile import Profile
+    from ptxc.sim.proxy import ProxyCheck
     from ptxc.sim.race import SharedRaceCheck
+    from ptxc.sim.wgmma import WarpgroupQueue
 
 
 class Stop(Exception):
@@ -51,6 +54,7 @@ class Checks:
     order: Order | None = None
     race: SharedRaceCheck | None = None
     global_race: GlobalRaceCheck | None = None
+    proxy: ProxyCheck | None = None
     sync: bool = False
     memory: bool = False
 
@@ -60,9 +64,10 @@ class Machine:
     """A batch of CTAs.
 
     ``registers`` holds an array or None (never written) for each register of the program. Arrays are never changed
-    in place, so that several registers may share one. ``shared`` holds the batch's CTAs one behind the other,
-    ``shared_stride`` bytes each, ``local`` likewise its threads. ``read_only`` are the regions that ``ld.global.nc``
-    reads, ``written`` those that something writes, with the first slot that does.
+    in place, so that several registers may share one. ``flying`` are the registers that a ``wgmma`` may still use.
+    ``shared`` holds the batch's CTAs one behind the other, ``shared_stride`` bytes each, ``local`` likewise its
+    threads. ``read_only`` are the regions that ``ld.global.nc`` reads, ``written`` those that something writes, with
+    the first slot that does.
     """
 
     program: Program
@@ -77,12 +82,15 @@ class Machine:
     dynamic_shared: int
     findings: Findings
     copies: CopyQueue
+    mbarriers: Mbarriers
+    products: WarpgroupQueue
     checks: Checks
     profile: Profile | None = None
     registers: list[Array | None] = field(default_factory=list)
     live: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
     live_count: int = 0
     issued: int = 0
+    flying: set[int] = field(default_factory=set)
     instruction: Instruction | None = None
     read_only: dict[Region, Instruction] = field(default_factory=dict)
     written: dict[Region, tuple[Instruction, int]] = field(default_factory=dict)
@@ -116,6 +124,8 @@ class Machine:
 
     def write(self, index: int, values: Array, active: Active) -> None:
         """Set a register in the ``active`` threads to ``values``, which no one may change afterwards."""
+        if index in self.flying:
+            self.products.touched(self, index, active, writing=True)
         if self.checks.init is not None:
             self.checks.init.register_written(index, active)
         if active.full:

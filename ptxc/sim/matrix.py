@@ -1,4 +1,4 @@
-"""``mma.sync`` (PTX ISA 9.7.14.5): products of small matrices by a warp.
+"""``mma.sync`` (PTX ISA 9.7.16.5): products of small matrices by a warp.
 
 The ISA leaves open in which order and precision products are summed. Here they are exact, summed in float64 together
 with C, and the sum is rounded once to the type of D, to nearest even (integers: exact, wrapping around or saturated).
@@ -42,24 +42,32 @@ def _values_of(element: str) -> Array:
     return decoded(np.arange(1 << ELEMENT_BITS.get(element, 8)), element)
 
 
-def as_float64(registers: Array, element: str, fragment: Index) -> Array:
-    """The elements of A or B that ``registers`` (u32, ``[warps, 32, n]``) hold, ``[warps, *fragment.shape]``."""
-    if element == "f16":
-        return fragments.gather(registers, "f2", fragment).astype(np.float64)
+_CONTAINERS = {"f16": "f2", "bf16": "u2", "tf32": "u4", "s8": "i1", "u8": "u1", "e4m3": "u1", "e5m2": "u1"}
+"""How NumPy holds an element; ``e2m1`` has half a byte."""
+
+
+def decode(held: Array, element: str) -> Array:
+    """The float64 values of elements as ``_CONTAINERS`` hold them."""
     if element == "bf16":
-        bits = fragments.gather(registers, "u2", fragment).astype(np.uint32)
-        return (bits << np.uint32(16)).view(np.float32).astype(np.float64)
+        return (held.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     if element == "tf32":
         # The lowest 13 bits are no part of the format (PTX ISA 5.2.3); hardware does not look at them.
-        bits = fragments.gather(registers, "u4", fragment) & np.uint32(0xFFFFE000)
-        return bits.view(np.float32).astype(np.float64)
-    if element in {"s8", "u8"}:
-        return fragments.gather(registers, "i1" if element == "s8" else "u1", fragment).astype(np.float64)
+        return (held & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    return held.astype(np.float64) if element in {"f16", "s8", "u8"} else _values_of(element)[held]
+
+
+def container_of(element: str) -> str:
+    """The NumPy type that holds an element of at least 8 bits."""
+    return _CONTAINERS[element]
+
+
+def as_float64(registers: Array, element: str, fragment: Index) -> Array:
+    """The elements of A or B that ``registers`` (u32, ``[warps, 32, n]``) hold, ``[warps, *fragment.shape]``."""
     if element == "e2m1":
         octets = registers.view(np.uint8)
         halves = np.stack((octets & 15, octets >> 4), -1)
-        return _values_of(element)[fragments.gather(halves, "u1", fragment)]
-    return _values_of(element)[fragments.gather(registers, "u1", fragment)]
+        return decode(fragments.gather(halves, "u1", fragment), element)
+    return decode(fragments.gather(registers, _CONTAINERS[element], fragment), element)
 
 
 def rounded(total: Array, kind: str, saturate: bool = False) -> Array:
@@ -107,6 +115,17 @@ _SHAPES = {
 }  # fmt: skip
 
 
+_MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
+"""Types that A and B may have together."""
+
+
+def check_types(instruction: Instruction, d: str, a: str, b: str) -> None:
+    """Raise InputError where no product of ``a`` and ``b`` has the type ``d``."""
+    fits = a == b or any({a, b} <= both for both in _MIXED)
+    if not fits or (d == "s32") != (a in {"s8", "u8"}) or (d == "f16" and a in {"bf16", "tf32", "e2m1"}):
+        raise instruction.wrong("there is no product of these types")
+
+
 def accumulator(registers: Array, kind: str, fragment: Index) -> Array:
     """C as float64."""
     names = {"f32": "f4", "f16": "f2", "s32": "i4"}
@@ -130,6 +149,7 @@ def _mma(instruction: Instruction) -> Action:
         raise instruction.unsupported("types narrower than 8 bits in this kind")
     if scaled != (a == "e2m1") or scaled != bool(scale_type):
         raise instruction.unsupported("this combination of types and block scaling")
+    check_types(instruction, d, a, b)
     layout = _layout(m, a, b, c, d)
     m.finish()
     scales = _scales(instruction, vector, scale_type) if scaled else None
@@ -166,7 +186,7 @@ def _product(
     return act
 
 
-# Block scaling (9.7.14.3)
+# Block scaling (9.7.16.3)
 
 
 def _scales(instruction: Instruction, vector: int, scale_type: str) -> _Scales:

@@ -1,4 +1,4 @@
-"""``ldmatrix``, ``stmatrix`` and ``movmatrix`` (PTX ISA 9.7.14.5.15 to 9.7.14.5.17): a warp moves 8 x 8 matrices.
+"""``ldmatrix``, ``stmatrix`` and ``movmatrix`` (PTX ISA 9.7.16.5.15 to 9.7.16.5.17): a warp moves 8 x 8 matrices.
 
 Lanes 8i to 8i+7 give the addresses of the rows of the i-th matrix. What a lane reads and writes, for the race check,
 is what it holds in the end: four bytes of a row, or with ``.trans`` two elements of a column.
@@ -109,6 +109,8 @@ def _store_matrix(instruction: Instruction) -> Action:
             m.checks.race.write(m, _touched(piece, count, False), 4)
         if m.checks.init is not None:
             m.checks.init.shared_written(piece.offsets, 16)
+        if m.checks.proxy is not None:
+            m.checks.proxy.written(piece)
         m.shared.view(16)[piece.offsets >> 4] = words.reshape(-1).view(np.complex128)
 
     return act
@@ -133,7 +135,7 @@ def _move_matrix(instruction: Instruction) -> Action:
 
 
 def _set_registers(instruction: Instruction) -> Action:
-    """``setmaxnreg`` (9.7.19.5): a hint here; its operand is checked."""
+    """``setmaxnreg``: a hint here; its operand is checked."""
     m = Modifiers(instruction)
     m.choice(("inc", "dec"))
     for name in ("sync", "aligned"):

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxc.errors import UsageError
 from ptxc.sim.scalar import Array, container
+
+if TYPE_CHECKING:
+    from ptxc.sim.tensor_map import BoundMap
 
 GLOBAL_BASE = 0x7F00_0000_0000
 """The first global address."""
@@ -59,6 +62,7 @@ class GlobalMemory:
         self._starts: list[int] = []
         self._regions: list[Region] = []
         self._by_array: dict[int, Region] = {}
+        self.tensor_maps: dict[int, BoundMap] = {}
 
     @property
     def count(self) -> int:

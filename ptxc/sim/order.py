@@ -11,7 +11,7 @@ visible (PTX ISA 9.7.10.6): it orders what they read before it, so that others m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,7 +27,7 @@ BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 def has_small_meetings(program: Program) -> bool:
     """Whether some instruction of ``program`` makes fewer threads than the CTA's meet."""
     for item in program.instructions:
-        if item.opcode in COLLECTIVES and "sync" in item.modifiers:
+        if item.opcode == "mbarrier" or (item.opcode in COLLECTIVES and "sync" in item.modifiers):
             return True
         if item.opcode in {"bar", "barrier"}:
             operands = len(item.operands) - (2 if "red" in item.modifiers else 0)
@@ -42,7 +42,8 @@ class Clocks:
 
     ``time[w]`` is warp ``w``'s own time. A thread is ordered behind what lane ``l`` of its warp wrote before time
     ``lanes[slot, l]`` and read before ``lanes_read[slot, l]``, and behind all that warp ``v`` of its CTA did before
-    ``warps[w, v]``. ``partly`` says that some lanes of a warp have met without the others.
+    ``warps[w, v]``. ``partly`` says that some lanes of a warp have met without the others. ``arrivals`` has, for each
+    mbarrier and CTA, what those who arrived knew: in the phase that goes on, and in those that are over.
     """
 
     time: Array
@@ -50,6 +51,7 @@ class Clocks:
     lanes_read: Array
     warps: Array
     partly: bool = False
+    arrivals: dict[int, tuple[Array, Array]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ctas: int, warps: int) -> Clocks:
@@ -89,6 +91,36 @@ class Clocks:
             for clock in (self.lanes, self.lanes_read):
                 clock[warp * 32 : warp * 32 + 32] = self.time[warp] + 1
         self.time[warps[waiting]] += 1
+
+    def release(self, key: int, slots: Index) -> None:
+        """``slots`` arrive at mbarrier ``key``, each for its warp."""
+        width = self.warps.shape[1]
+        warps = np.unique(slots >> 5)
+        known = self.warps[warps].copy()
+        known[np.arange(warps.size), warps % width] = self.time[warps] + 1
+        nothing = np.zeros((self.warps.shape[0] // width, width), np.int32)
+        current, _ = self.arrivals.setdefault(key, (nothing, nothing.copy()))
+        np.maximum.at(current, warps // width, known)
+        self.time[warps] += 1
+
+    def publish(self, key: int, ctas: Index) -> None:
+        """The phase of mbarrier ``key`` is over in ``ctas``."""
+        if key in self.arrivals:
+            current, over = self.arrivals[key]
+            over[ctas] = np.maximum(over[ctas], current[ctas])
+
+    def acquire(self, key: int, slots: Index) -> None:
+        """``slots`` have waited for a phase of mbarrier ``key``: their warps learn of those who arrived."""
+        if key not in self.arrivals:
+            return
+        width = self.warps.shape[1]
+        warps = np.unique(slots >> 5)
+        learnt = self.arrivals[key][1][warps // width]
+        self.warps[warps] = np.maximum(self.warps[warps], learnt)
+        own = learnt[np.arange(warps.size), warps % width]
+        mine = own[np.searchsorted(warps, slots >> 5)][:, None]
+        for clock in (self.lanes, self.lanes_read):
+            clock[slots] = np.maximum(clock[slots], mine)
 
 
 def _together(clock: Array, slots: Index, named: Mask) -> Array:
@@ -162,3 +194,32 @@ class Order:
         if self.clocks is not None:
             slots = np.flatnonzero(taking_part)
             self.clocks.lanes_meet(slots, members[slots], mask_bits(m.live), orders_memory=orders_memory)
+
+    # mbarriers
+
+    def now(self, slots: Index) -> tuple[Array, Array]:
+        """The era and the time of ``slots``: what they do now, ``ordered`` can ask about later."""
+        time = self.clocks.time[slots >> 5] if self.clocks is not None else np.zeros(slots.size, np.int32)
+        return self.era[slots], time
+
+    def ordered(self, slots: Index, others: Index, era: Array, time: Array) -> Mask:
+        """Whether each of ``slots`` is ordered behind what a thread of ``others`` did in ``era`` at ``time``."""
+        behind: Mask = (self.era[slots] > era) | (slots == others)
+        if self.clocks is not None:
+            behind |= self.clocks.knows(slots, others) > time
+        return behind
+
+    def release(self, key: int, slots: Index) -> None:
+        """Threads ``slots`` arrive at mbarrier ``key``."""
+        if self.clocks is not None:
+            self.clocks.release(key, slots)
+
+    def publish(self, key: int, ctas: Index) -> None:
+        """A phase of mbarrier ``key`` is over in ``ctas``."""
+        if self.clocks is not None:
+            self.clocks.publish(key, ctas)
+
+    def acquire(self, key: int, slots: Index) -> None:
+        """Threads ``slots`` have waited for mbarrier ``key``: they are ordered behind those who arrived."""
+        if self.clocks is not None:
+            self.clocks.acquire(key, slots)

@@ -215,9 +215,12 @@ def bank_passes(offsets: Array, slots: Index, size: int) -> Traffic:
 
 _SPACES = ("global", "shared", "shared::cta", "local", "param", "const")
 _ACCESS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+_MATRICES = {"ldmatrix": "load shared", "stmatrix": "store shared"}
 _KINDS: dict[str, Container[str]] = {
     "branch": {"bra", "brx", "exit", "ret", "trap", "call"},
     "warp": {*COLLECTIVES, *WARP_STATE},
+    "matrix": {"mma", "wgmma", "movmatrix"},
+    "barrier": {"mbarrier"},
     "move": {"mov", "cvta"},
     "logic": LOGIC,
     "convert": CONVERT,
@@ -231,6 +234,8 @@ def kind_of(instruction: Instruction) -> str:
     if opcode in _ACCESS:
         space = next((name.partition("::")[0] for name in modifiers if name in _SPACES), "generic")
         return f"{_ACCESS[opcode]} {space}"
+    if opcode in _MATRICES:
+        return _MATRICES[opcode]
     if opcode == "cp":
         return "asynchronous copy"
     if opcode in {"bar", "barrier"}:

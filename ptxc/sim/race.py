@@ -61,6 +61,8 @@ class Watch:
             self._write_time = np.zeros(count, np.int32)
         self._reads = Touches(order, count, reads=True)
         self._atomics = Touches(order, count, reads=False)
+        #: How many ``wgmma`` that were not waited for read each granule; None before the first.
+        self._reading: Array | None = None
 
     def begin(self, order: Order) -> None:
         """The next batch of CTAs begins; what is known of the last one's must be forgotten when they touch it."""
@@ -104,6 +106,21 @@ class Watch:
     def async_arrived(self, at: Index, slots: Array) -> None:
         """The threads ``slots`` have waited for what they copied."""
         self._note_write(at, slots, self._order.era[slots])
+
+    def async_read(self, m: Machine, piece: Piece, at: Index, slots: Array) -> None:
+        """A ``wgmma`` starts to read."""
+        era = self._order.era[slots]
+        self._against_writes(m, piece, at, slots, era)
+        self._against_atomics(m, piece, at, slots, era)
+        if self._reading is None:
+            self._reading = np.zeros(self._write_era.size, np.int32)
+        np.add.at(self._reading, at, 1)
+
+    def async_read_done(self, at: Index, slots: Array) -> None:
+        """The threads ``slots`` have waited for it."""
+        if self._reading is not None:
+            np.subtract.at(self._reading, at, 1)
+        self._reads.note(at, slots, self._order.era[slots])
 
     def _before_write(self, m: Machine, piece: Piece, at: Index, slots: Array) -> Array:
         era = self._order.era[slots]
@@ -149,6 +166,10 @@ class Watch:
 
     def _against_reads(self, m: Machine, piece: Piece, at: Index, slots: Array, era: Array) -> None:
         """Report writes that are not ordered behind the reads of their granule."""
+        if self._reading is not None and (self._reading[at] > 0).any():
+            flying = self._reading[at] > 0
+            message = "overwrites what a wgmma reads that was not waited for"
+            self._report(m, piece, "being read", message, at[flying], slots[flying], np.full(1, NOBODY))
         which, others = self._reads.unordered(at, slots, era)
         if which.size:
             message = "overwrites what another thread reads with no barrier between"
@@ -201,3 +222,11 @@ class SharedRaceCheck:
     def async_arrived(self, piece: Piece, size: int) -> None:
         """The threads of ``piece`` have waited for what they copied."""
         self._watch.async_arrived(*granules(piece, size, self._unit))
+
+    def async_read(self, m: Machine, piece: Piece, size: int) -> None:
+        """A ``wgmma`` starts to read ``size`` bytes."""
+        self._watch.async_read(m, piece, *granules(piece, size, self._unit))
+
+    def async_read_done(self, piece: Piece, size: int) -> None:
+        """The threads of ``piece`` have waited for it."""
+        self._watch.async_read_done(*granules(piece, size, self._unit))

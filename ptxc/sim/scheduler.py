@@ -16,8 +16,20 @@ import numpy as np
 
 from ptxc.sim import warp
 from ptxc.sim.barrier import Barriers
-from ptxc.sim.kernel import BarrierEnd, Block, Branch, CollectiveEnd, Exit, FallThrough, IndexedBranch, Kernel, Trap
+from ptxc.sim.kernel import (
+    BarrierEnd,
+    Block,
+    Branch,
+    CollectiveEnd,
+    Exit,
+    FallThrough,
+    IndexedBranch,
+    Kernel,
+    PhaseEnd,
+    Trap,
+)
 from ptxc.sim.machine import Active, Machine, Stop
+from ptxc.sim.phase_waits import PhaseWaits
 from ptxc.sim.scalar import Array, Index
 
 TICK = 2000
@@ -49,6 +61,7 @@ class Scheduler:
         self._pause = max_steps if tick is None else min(TICK, max_steps)
         self._ready: dict[int, list[Active]] = {}
         self._barriers = Barriers(m)
+        self._phases = PhaseWaits(m)
         self._lanes: dict[str, list[_Waiting]] = {}
         self._gathering: dict[int, Index] = {}
         self._polled = 0
@@ -66,6 +79,8 @@ class Scheduler:
                 active = self._gather(at, active, blocks[at].gathers)
             if active.index.size:
                 self._run_block(at, blocks[at], active)
+                if self._phases.parked:
+                    self._resume(self._phases.poll())
             if m.issued > self._pause:
                 self._look_up(active)
             if not self._ready:
@@ -210,6 +225,14 @@ class Scheduler:
         for at, index in going:
             self._send(at, Active(index, index.size == self._m.live_count))
 
+    def _phase(self, at: int, block: Block, active: Active) -> None:
+        assert isinstance(block.end, PhaseEnd)
+        waiting, others = self._split(block, active)
+        if others is not None:
+            self._send(at + 1, others)
+        if waiting is not None:
+            self._resume(self._phases.arrive(block.end.wait, waiting, at + 1))
+
     # Warp operations
 
     def _collective(self, at: int, block: Block, active: Active) -> None:
@@ -296,6 +319,11 @@ class Scheduler:
         m = self._m
         if not m.live_count:
             return
+        if self._phases.parked:
+            self._resume(self._phases.give_up())
+            if self._ready:
+                return
+            self._phases.report(self._elsewhere(self._phases.parked[0].active.index))
         for name, entry in self._barriers.waiting:
             message = f"waits at barrier {name}, which can never complete: {self._elsewhere(entry.index)}"
             m.report("sync", f"barrier {name}", message, entry.index, instruction=entry.operation.instruction)
@@ -322,6 +350,7 @@ class Scheduler:
         for block, waiting_here in self._gathering.items():
             first_here = self._kernel.blocks[block].first
             places.append((first_here.spelling, first_here.line, waiting_here))
+        places += [("an mbarrier", p.wait.instruction.line, p.active.index) for p in self._phases.parked]
         for what, line, at in places:
             count = int(((at >= first) & (at < first + slots)).sum())
             if count:
@@ -341,4 +370,5 @@ class Scheduler:
         Trap: _trap,
         BarrierEnd: _barrier,
         CollectiveEnd: _collective,
+        PhaseEnd: _phase,
     }

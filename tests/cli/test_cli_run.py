@@ -281,7 +281,7 @@ def test_ptx_that_cannot_be_executed(compiled: tuple[Path, Path], tmp_path: Path
     ptx, launch = compiled
     text = ptx.read_text()
     cases = {
-        "wgmma.fence.sync.aligned;\n    ret;": "the CPU device does not execute this instruction",
+        "tcgen05.wait::ld.sync.aligned;\n    ret;": "the CPU device does not execute this instruction",
         "add.f32 %f0, %f0;\n    ret;": "PTX line",
         "!\n    ret;": "PTX line",
     }

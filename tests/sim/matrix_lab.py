@@ -92,3 +92,9 @@ def found(
     """Launch a kernel of ``body`` with all checks."""
     names = list(parameters) or [f"u64 p{at}" for at in range(len(args))]
     return launch(kernel(body, names, declarations), args, sanitize=CHECKS, **options)
+
+
+def line_of(body: str, what: str, count: int = 1, declarations: str = "") -> int:
+    """The line of the kernel of ``body`` with ``count`` parameters that ``what`` is in."""
+    lines = kernel(body, [f"u64 p{at}" for at in range(count)], declarations).splitlines()
+    return next(at for at, line in enumerate(lines, 1) if what in line)

@@ -11,7 +11,7 @@ from matrix_lab import Array, collect, execute, found, spread, words
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.sim.convert import decoded, encoded
 
-# Places of elements, from the figures and formulas of PTX ISA 9.7.14.5
+# Places of elements, from the figures and formulas of PTX ISA 9.7.16.5
 
 
 def a_16bit_k16(lane: int, i: int) -> tuple[int, int]:
@@ -254,5 +254,7 @@ def test_what_is_not_executed_is_named() -> None:
     zero = [np.zeros(1, np.uint32)]
     with pytest.raises(UnsupportedError, match="shape"):
         found(zero, PRODUCT.replace("m16n8k8", "m16n8k32"))
+    with pytest.raises(InputError, match="no product of these types"):
+        found(zero, PRODUCT.replace("tf32.tf32", "tf32.s8"))
     with pytest.raises(InputError, match="4 registers are expected, 2 given"):
         found(zero, PRODUCT.replace("{%r1,%r1,%r1,%r1}, {%r1,%r1}", "{%r1,%r1}, {%r1,%r1}"))

@@ -185,3 +185,18 @@ def test_all_of_it_as_plain_data() -> None:
     assert data["global"] == {"requests": 1, "taken": 1, "ideal": 1}
     assert list(data["kinds"].values()) == sorted(data["kinds"].values(), key=lambda kind: -kind["warps"])
     assert Profile().active_lanes == 0
+
+
+def test_matrices_have_kinds_of_their_own() -> None:
+    body = """
+    .shared .align 16 .b8 tile[512]; mov.u32 %r40, tile; shl.b32 %r41, %r1, 4; add.u32 %r40, %r40, %r41;
+    st.shared.v4.b32 [%r40], {%r1, %r1, %r1, %r1}; bar.sync 0;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r20, %r21, %r22, %r23}, [%r40];
+    mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r10, %r11, %r12, %r13}, {%r20, %r21, %r22, %r23},
+        {%r20, %r21}, {%r20, %r21, %r22, %r23};"""
+    result = launch(kernel(body), [np.zeros(1, np.uint32)] * 2, profile=True)
+    assert result.profile is not None
+    kinds = {line.instruction.partition(".")[0]: line for line in result.profile.lines}
+    assert kinds["ldmatrix"].kind == "load shared"
+    assert kinds["ldmatrix"].shared_memory.taken == 4
+    assert kinds["mma"].kind == "matrix"
