@@ -283,7 +283,7 @@ def test_launch_descriptions_that_do_not_fit(compiled: tuple[Path, Path], tmp_pa
         ('"block": [256, 1, 1]', '"block": [512, 1, 1]', "k_z_pointwise: 512 threads are more than the 256"),
         ('"shape": [1000]', '"shape": ["m"]', "cannot be computed"),
         ('"role": "output"', '"role": "pages"', "is of the kind 'pages', which is not run yet"),
-        ('"dtype": "f32"', '"dtype": "f8e4m3"', "buffers of type 'f8e4m3' are not run yet"),
+        ('"dtype": "f32"', '"dtype": "f16x2"', "buffers of type 'f16x2' are not run yet"),
         ("{", "(", "is no JSON"),
     ):
         odd = changed(launch, old, new, tmp_path / "odd.json")
