@@ -58,11 +58,16 @@ class _Numbered:
 
 
 class Barriers:
-    """The barriers of a batch of CTAs. ``parted``: how many conditions deep threads go on by themselves."""
+    """The barriers of a batch of CTAs.
+
+    ``parted``: how many conditions deep threads go on by themselves. ``whole``: the threads of each CTA that a barrier
+    of all waits for; those beyond the end of the tile have left.
+    """
 
     def __init__(self, ctas: int) -> None:
         self.ctas = ctas
         self.parted = 0
+        self.whole: Array = np.zeros(ctas, np.int64)
         self._shared: dict[str, Mbarrier] = {}
         self._numbered: dict[int, _Numbered] = {}
 
@@ -131,7 +136,7 @@ def sync(e: Evaluator, stmt: Sync, path: str) -> Iterator[Ready]:
     """A barrier: threads that go on by themselves wait for as many as it is for; together there is nothing to order."""
     if stmt.warp or not e.barriers.parted:
         return
-    wanted = stmt.count if stmt.barrier_id and stmt.count is not None else e.threads
+    wanted = stmt.count if stmt.barrier_id and stmt.count is not None else e.barriers.whole
     barrier = e.barriers.numbered(stmt.barrier_id)
     here = np.bincount(e.number[taking_part(e)], minlength=e.barriers.ctas)
     ctas = np.flatnonzero(here)

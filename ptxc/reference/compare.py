@@ -27,7 +27,7 @@ class Tolerance:
     The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
     what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
     the element types, the output's own and those in ``types``; there floats of eight bits do not count, as what a
-    kernel reads of them is exact.
+    kernel reads of them is exact. An output of them is right where it is a neighbour of what is expected.
     """
 
     relative: float | None = None
@@ -89,6 +89,8 @@ def compare(
         relative = np.where(same, 0.0, _no_nan(absolute / scale))
         ulp = np.where(same, 0.0, absolute / _ulp(b, dtype))
         allowed = tolerance.absolute + tolerance.of(dtype) * np.where(np.isfinite(scale), scale, 0)
+        if dtype in EIGHT_BITS and tolerance.relative is None:
+            allowed = np.maximum(allowed, _ulp(b, dtype))
     wrong = ~same & ~(absolute <= allowed)
     found = Difference(
         name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max())

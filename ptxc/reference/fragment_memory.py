@@ -22,7 +22,7 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import Array
 from ptxc.reference.codes import decode4
 from ptxc.reference.expressions import condition, index_of
-from ptxc.reference.fragments import BLOCK, PACKED, SCALES, accumulator_map, fragment, of_lanes, put
+from ptxc.reference.fragments import BLOCK, PACKED, SCALES, accumulator_map, fragment, hold, of_lanes
 from ptxc.reference.lane_maps import (
     LANE,
     VOLTA_COLUMN,
@@ -52,9 +52,9 @@ def load(e: Evaluator, stmt: LdmatrixLoad, path: str) -> None:
         _load_volta_pair(e, stmt)
         return
     across, along = _tile_places(e, stmt)
-    put(e, stmt.frag, _elements(e, stmt, across, along))
+    hold(e, stmt.frag, _elements(e, stmt, across, along))
     if stmt.pair_frag is not None:
-        put(e, stmt.pair_frag, _elements(e, stmt, across + 8, along))
+        hold(e, stmt.pair_frag, _elements(e, stmt, across + 8, along))
 
 
 def _tile_places(e: Evaluator, stmt: LdmatrixLoad) -> tuple[Array, Array]:
@@ -134,7 +134,7 @@ def _load_volta_pair(e: Evaluator, stmt: LdmatrixLoad) -> None:
         else:
             four = of_lanes(e, VOLTA_PAIR_FOUR + 4 * at + _FOUR)
             places = congruous(row + of_lanes(e, LANE & 3), column + four, stmt.ldm or int(store.shape[-1]))
-        put(e, name, e.numbers.convert(e.memory.read(stmt.src_buffer, places), "f16").array)
+        hold(e, name, e.numbers.convert(e.memory.read(stmt.src_buffer, places), "f16").array)
 
 
 def load_scales(e: Evaluator, stmt: BlockScaleLoad, path: str) -> None:
@@ -148,7 +148,7 @@ def load_scales(e: Evaluator, stmt: BlockScaleLoad, path: str) -> None:
     start = e.spread(e.flat(stmt.src_buffer, stmt.src_index))[:, None]
     places = start + of_lanes(e, kept[:, None]) * stmt.ldm + np.arange(SCALES)
     where = of_lanes(e, supplies[:, None])
-    put(e, stmt.frag, np.abs(e.memory.read(stmt.src_buffer, places, where).array))
+    hold(e, stmt.frag, np.abs(e.memory.read(stmt.src_buffer, places, where).array))
 
 
 # ------------------------------------------------------------------------------------------------------------- stores

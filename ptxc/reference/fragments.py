@@ -107,9 +107,13 @@ def fragment(e: Evaluator, name: str) -> Value:
 
 def put(e: Evaluator, name: str, array: Array) -> None:
     """Give a fragment new elements, rounded to its type where the evaluation is not exact."""
+    hold(e, name, e.numbers.rounded(array, fragment(e, name).type))
+
+
+def hold(e: Evaluator, name: str, array: Array) -> None:
+    """Give a fragment new elements, which are of its type."""
     target = named(e, name)
-    type = fragment(e, target).type
-    e.assign(target, Value(e.numbers.rounded(array, type), type))
+    e.assign(target, Value(array, fragment(e, target).type))
 
 
 # ------------------------------------------------------------------------------------------------------------ products

@@ -165,6 +165,7 @@ def tile(e: Evaluator, stmt: Tile, path: str) -> Iterator[Ready]:
     names = {axis.name: index(at) for axis, at in zip(stmt.axes, coordinates(e, stmt, cell), strict=True)}
     e.fixed = Fixed({*names, *e.integers} - _bound(stmt))
     with e.taking(cell < e.total) as any_left, e.scope(**names):
+        e.barriers.whole = np.bincount(e.number[barriers.taking_part(e)], minlength=e.barriers.ctas)
         if any_left:
             yield from e.body(stmt.body, f"{path}.body")
 

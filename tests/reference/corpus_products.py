@@ -15,6 +15,28 @@ from emmy.compiler.dtype import decode_f4x2
 
 from ptxc.reference.buffers import Array, Problem, decoded, encoded
 
+
+class Stored:
+    """An input as it is held, whose elements become float64 where they are taken: weights are large."""
+
+    def __init__(self, array: Array, dtype: str) -> None:
+        self._array, self._dtype = array, dtype
+        self.shape = array.shape
+
+    def __getitem__(self, at: Any) -> Array:
+        return decoded(self._array[at], self._dtype).astype(np.float64)
+
+    @property
+    def T(self) -> Stored:
+        return Stored(self._array.T, self._dtype)
+
+    def reshape(self, *shape: int) -> Stored:
+        return Stored(self._array.reshape(*shape), self._dtype)
+
+    def item(self) -> float:
+        return float(self[...].item())
+
+
 #: Computes a matrix' elements at rows and columns.
 Part = Callable[[Array, Array], Array]
 
@@ -24,17 +46,17 @@ def key(inputs: Iterable[str], outputs: Iterable[str]) -> str:
     return re.sub(r"__place_[0-9a-f]+", "", f"{' '.join(inputs)} -> {' '.join(outputs)}")
 
 
-def times(x: Array, w: Array) -> Part:
+def times(x: Stored, w: Stored) -> Part:
     """``x @ w``."""
     return lambda rows, columns: x[rows] @ w[:, columns]
 
 
-def times_rows(x: Array, w: Array) -> Part:
+def times_rows(x: Stored, w: Stored) -> Part:
     """``x @ w.T``."""
     return lambda rows, columns: x[rows] @ w[columns].T
 
 
-def silu_times(gate: Part, up: Part, one: Array) -> Part:
+def silu_times(gate: Part, up: Part, one: Stored) -> Part:
     """The one in the sigmoid is a buffer of the kernel's."""
 
     def part(rows: Array, columns: Array) -> Array:
@@ -45,26 +67,30 @@ def silu_times(gate: Part, up: Part, one: Array) -> Part:
     return part
 
 
-def scaled(part: Part, *scales: Array) -> Part:
+def scaled(part: Part, *scales: Stored) -> Part:
     return lambda rows, columns: part(rows, columns) * np.prod([scale.item() for scale in scales])
 
 
-def plus(part: Part, *others: Array) -> Part:
+def divided(part: Part, by: Stored) -> Part:
+    return lambda rows, columns: part(rows, columns) / by.item()
+
+
+def plus(part: Part, *others: Stored) -> Part:
     return lambda rows, columns: part(rows, columns) + sum(other[np.ix_(rows, columns)] for other in others)
 
 
-def of_blocks(x: Array, bits: Array, scale: Array) -> Part:
+def of_blocks(x: Any, bits: Stored, scale: Stored) -> Part:
     """``x @ (bits * scale).T``, a scale for each 128 x 128 block."""
-    scale = scale[:, 0, :, 0]
+    blocks = scale[:, 0, :, 0]
 
     def part(rows: Array, columns: Array) -> Array:
-        result: Array = x[rows] @ (bits[columns] * np.repeat(scale[columns // 128], 128, axis=1)).T
+        result: Array = x[rows] @ (bits[columns] * np.repeat(blocks[columns // 128], 128, axis=1)).T
         return result
 
     return part
 
 
-def of_pairs(x: Array, x_scale: Array, w: Array, w_scale: Array, *scales: Array) -> Part:
+def of_pairs(x: Stored, x_scale: Stored, w: Stored, w_scale: Stored, *scales: Stored) -> Part:
     """A product of pairs of e2m1 with a scale for each 16, whose sign does not count."""
 
     def numbers(pairs: Array, scale: Array) -> Array:
@@ -80,7 +106,7 @@ def of_pairs(x: Array, x_scale: Array, w: Array, w_scale: Array, *scales: Array)
     return scaled(part, *scales)
 
 
-def attention(q: Array, k: Array, v: Array, scale: Array, causal: bool) -> Part:
+def attention(q: Stored, k: Stored, v: Stored, scale: Stored, causal: bool) -> Part:
     """Rows are those of all heads below one another."""
     length = q.shape[-2]
 
@@ -127,7 +153,7 @@ PRODUCTS: dict[str, Callable[..., Sequence[Part]]] = {
         lambda x, _, y, r, w, s: [plus(of_blocks(x, w, s), y, r)]
     ),
     "p_o_proj_weight_bits gate p_o_proj_weight_scale attn_out -> add_3_0": lambda w, g, s, x: [
-        of_blocks(x / (1 + np.exp(-g)), w, s)
+        of_blocks(x.reshape(*g.shape)[...] / (1 + np.exp(-g[...])), w, s)
     ],
     "add_2_0 p_o_proj_weight_scale attn_out_static_fp8_scale p_o_proj_weight_bits -> add_2_0": lambda x, s, t, w: [
         scaled(times_rows(x, w), s, t)
@@ -140,7 +166,7 @@ PRODUCTS: dict[str, Callable[..., Sequence[Part]]] = {
     "mul_1_static_fp8_scale p_mlp_gate_proj_weight_bits p_mlp_up_proj_weight_scale p_mlp_up_proj_weight_bits -> "
     "add_2_0": (
         lambda y, x, one, q, m, r, c, gs, t, g, us, u: [
-            scaled(silu_times(scaled(times_rows(x, g), gs, t), scaled(times_rows(x, u), us, t), one), 1 / q)
+            divided(silu_times(scaled(times_rows(x, g), gs, t), scaled(times_rows(x, u), us, t), one), q)
         ]
     ),
     "reshape_0 reshape_0 mean_count hidden add_c1 mul_1_static_fp8_scale p_q_proj_weight_scale p_q_proj_weight_bits -> "
@@ -178,7 +204,7 @@ PRODUCTS: dict[str, Callable[..., Sequence[Part]]] = {
 
 
 #: Sums over a part of the reduced dimension: the operands of each product, the second as ``x @ w`` takes it.
-PARTIAL: dict[str, Callable[..., tuple[Array, list[Array]]]] = {
+PARTIAL: dict[str, Callable[..., tuple[Stored, list[Stored]]]] = {
     "x1 x0 -> linear__partial": lambda x1, x0: (x0, [x1.T]),
     "linear_wt input -> linear__partial": lambda w, x: (x, [w]),
     "reshape_0 linear_wt -> reshape_0__partial": lambda x, w: (x, [w]),
@@ -189,7 +215,7 @@ PARTIAL: dict[str, Callable[..., tuple[Array, list[Array]]]] = {
 }
 
 
-def sums(operands: tuple[Array, list[Array]], parts: int) -> Part:
+def sums(operands: tuple[Stored, list[Stored]], parts: int) -> Part:
     """The products below one another, of each all parts."""
     x, others = operands
     size = x.shape[1] // parts
@@ -206,14 +232,9 @@ def sums(operands: tuple[Array, list[Array]], parts: int) -> Part:
     return part
 
 
-def numbers(problem: Problem, name: str) -> Array:
-    """An input in float64; pairs of e2m1 are bytes."""
-    return decoded(problem.begin[name], problem.buffers[name].dtype).astype(np.float64)
-
-
 def compare(problem: Problem, outputs: dict[str, Array], inputs: Sequence[str]) -> dict[str, tuple[int, float]]:
     """How many elements of each output were written, and the largest error relative to the root mean square."""
-    named, arrays = key(inputs, outputs), [numbers(problem, name) for name in inputs]
+    named, arrays = key(inputs, outputs), [Stored(problem.begin[name], problem.buffers[name].dtype) for name in inputs]
     if named in PARTIAL:
         (output,) = outputs.values()
         parts: Sequence[Part] = [sums(PARTIAL[named](*arrays), output.shape[-3])]

@@ -273,6 +273,15 @@ def test_branches_meet_at_a_barrier() -> None:
         computed(alone, {"x": x}, ((1,), "f32"), threads=64)
 
 
+def test_threads_beyond_the_end_have_left() -> None:
+    """The last CTA has half of its threads; the branches of the others meet all the same."""
+    half = (Sync(), Let("v", lit(1.0)), Write("y", (T,), "v"))
+    body = [Cond(op("==", op("%", T, 2), 0), half, half)]
+    graph = graph_of({"x": (1,)}, Node(tile({"t": 48}, body, 32), ("x",), {"y": (48,)}))
+    ops, _, problem = evaluable(graph)
+    assert (evaluate_kernels(ops, problem).outputs["y"] == 1).all()
+
+
 def test_conditions_within_branches_wait_too() -> None:
     """Four quarters, the inner conditions parted within the outer ones, all meet at one barrier."""
     inner = Cond(op("==", op("%", op("/", T, 32), 2), 0), (Sync(1, 128),), (Sync(1, 128), Sync(1, 64)))

@@ -1,6 +1,9 @@
-"""Kernels of real models under measured schedules: products on tensor cores, against plain NumPy.
+"""Kernels of Emmy's with products on tensor cores, against plain NumPy.
 
-A CTA of each is evaluated. Of each card and each kind of kernel one is taken, all with ``PTXC_WHOLE_CORPUS``.
+A CTA of each is evaluated. Some kernels lie in ``data/products``: those of the corpus beside the repository under other
+names, and four that Emmy makes of the corpus' programs where it is told to have a warp that only copies
+(``WORK=...+p1``), or families of fragments (``LOOPIFY=2``). Of the corpus itself one of each card and set of statements
+is taken, all with ``PTXC_WHOLE_CORPUS``.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from ptxc.reference.evaluator import evaluate_kernels
 from ptxc.reference.sample import Sample
 
 FOLDER = SHARED / "emmy-corpus"
+HERE = sorted((Path(__file__).parent / "data" / "products").glob("*.json.gz"))
 WHOLE = os.environ.get("PTXC_WHOLE_CORPUS") == "1"
 
 
@@ -57,18 +61,27 @@ def small_random(buffer: Buffer, seed: int) -> Array:
     return np.resize(some, size).reshape(buffer.shape)
 
 
-@pytest.mark.parametrize("row", sampled())
-def test_a_cta_computes_what_numpy_does(row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def check(path: Path, monkeypatch: pytest.MonkeyPatch, bindings: dict[str, int]) -> None:
     monkeypatch.setattr(buffers, "_random", small_random)
-    graph = graph_of(FOLDER / row["file"])
+    graph = graph_of(path)
     (kernel,) = kernel_nodes(graph)
     inputs = graph.nodes[kernel.node_id].inputs
-    ops, _, problem = evaluable(graph, None, **{name: min(size, 512) for name, size in row["bindings"].items()})
+    ops, _, problem = evaluable(graph, None, **{name: min(size, 512) for name, size in bindings.items()})
     evaluation = evaluate_kernels(ops, problem, sample=Sample(numbers=(0,)))
     assert evaluation.faults == []
     for elements, error in compare(problem, evaluation.outputs, inputs).values():
         assert elements > 0
         assert error < 1e-12
+
+
+@pytest.mark.parametrize("path", HERE, ids=lambda path: path.name.partition(".")[0])
+def test_a_kernel_computes_what_numpy_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(path, monkeypatch, {})
+
+
+@pytest.mark.parametrize("row", sampled())
+def test_a_kernel_of_the_corpus_computes_what_numpy_does(row: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    check(FOLDER / row["file"], monkeypatch, row["bindings"])
 
 
 def test_every_kind_of_product_is_known(shared: Path) -> None:

@@ -344,6 +344,9 @@ def test_tolerances_are_those_of_the_type() -> None:
     mixed = Tolerance(types=frozenset({"f16", "f32", "i32"}))
     assert compare("y", one + 1e-3, one, "f32", mixed).wrong == 0
     assert compare("y", one + 1, one, "i32", mixed).wrong == 4
+    small = encoded(np.array([2.0**-9, 2.0**-8]), "f8e4m3")
+    assert compare("y", small, np.array([2.0**-8, 2.0**-8]), "f8e4m3", Tolerance()).wrong == 0
+    assert compare("y", small, np.array([3 * 2.0**-9, 2.0**-8]), "f8e4m3", Tolerance()).wrong == 1
     bits = encoded(np.array([1.0, 2.0]), "bf16")
     found = compare("y", bits, np.array([1.0, 2.0 + 2**-6]), "bf16", Tolerance())
     assert (found.wrong, found.ulp) == (0, 1.0)
