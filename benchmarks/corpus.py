@@ -168,8 +168,8 @@ class Runner:
                 texts = self._compile(outcome)
             outcome.compiled = True
             if self.with_ptxas:
-                for text in texts:
-                    self._assemble(outcome, source, text)
+                for text, target in texts:
+                    self._assemble(outcome, source, text, target)
                 outcome.assembled = True
             if self.with_nvcc:
                 outcome.nvcc_us = self._nvcc(entry, source)
@@ -177,8 +177,8 @@ class Runner:
             outcome.fail(error)
         return outcome
 
-    def _compile(self, outcome: Outcome) -> list[str]:
-        """The PTX of each kernel of the file, with the time that it took."""
+    def _compile(self, outcome: Outcome) -> list[tuple[str, str]]:
+        """The PTX of each kernel of the file and the target that it is for, which may be the card's own (sm_90a)."""
         graph = read_graph(outcome.entry.path)
         options = Options(target=outcome.entry.target)
         best = float("inf")
@@ -188,10 +188,9 @@ class Runner:
             best = min(best, time.thread_time() - before)
         outcome.cpu_us = best * 1e6
         outcome.lines = sum(kernel.stats.lines for kernel in kernels)
-        return [kernel.ptx for kernel in kernels]
+        return [(kernel.ptx, kernel.kernel.target) for kernel in kernels]
 
-    def _assemble(self, outcome: Outcome, source: str, ptx: str) -> None:
-        target = outcome.entry.target
+    def _assemble(self, outcome: Outcome, source: str, ptx: str, target: str) -> None:
         key = f"ptxas {target} {source} {hashlib.sha256(ptx.encode()).hexdigest()}"
         figures = self.results.get(key)
         if figures is None:

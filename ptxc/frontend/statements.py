@@ -45,7 +45,7 @@ from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Se
 
 from ptxc.errors import InputError
 from ptxc.frontend import bulk, control, convert, elementwise, threads
-from ptxc.frontend.dtypes import F32_T, element_type
+from ptxc.frontend.dtypes import F32_T, I32_T, element_type
 from ptxc.frontend.fragments import apply, multiply, registers, scaled, store, warpgroup
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
@@ -53,7 +53,7 @@ from ptxc.frontend.scope import Typed
 from ptxc.frontend.volta_slabs import RUNS
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
-from ptxc.ir.values import integer
+from ptxc.ir.values import Value, integer
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
@@ -155,7 +155,11 @@ def let(k: Lowering, stmt: Let, path: str) -> None:
     if isinstance(stmt.value, Literal):
         k.declare(stmt.name, convert.constant(float(stmt.value.value), type))
     else:
-        k.declare(stmt.name, e.to(e.lower(stmt.value), type))
+        value = e.lower(stmt.value)
+        converted = e.to(value, type)
+        if isinstance(value, Linear) and type is I32_T and isinstance(converted.operand, Value) and e.bits(value) == 32:
+            e.note(converted.operand, value.lo, value.hi)  # addresses need to know that a place is not negative
+        k.declare(stmt.name, converted)
 
 
 def select(k: Lowering, stmt: Select, path: str) -> None:

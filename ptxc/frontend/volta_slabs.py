@@ -26,11 +26,11 @@ def crosswise(e: Integers, row: Linear, column: Linear, rows: Linear) -> Linear:
     Within 16 rows, the row's two low bits become the high ones. The others stay below them, mixed with the row's bit
     4 and with the column's bits 3 and 4.
     """
-    low = e.bitwise("&", row, constant(15))
-    high = e.registers.scale(_field(e, row, 0, 2), 4)
-    mixed = _xor(e, _field(e, row, 2, 2), e.registers.scale(_field(e, row, 4, 1), 2))
+    # No term is subtracted: that the place is not negative lets constants be the addresses' immediates.
+    above = e.bitwise(">>", row, constant(4))
+    mixed = _xor(e, _field(e, row, 2, 2), e.registers.scale(e.bitwise("&", above, constant(1)), 2))
     mixed = _xor(e, mixed, _field(e, column, 3, 2))
-    permuted = e.registers.add(e.registers.add(e.registers.add(row, low, -1), high), mixed)
+    permuted = e.registers.add(e.registers.add(mixed, _field(e, row, 0, 2), 4), above, 16)
     vectors = e.multiply(e.bitwise(">>", column, constant(2)), rows)
     return e.registers.add(_field(e, column, 0, 2), e.registers.add(vectors, permuted), 4)
 
@@ -43,8 +43,8 @@ def congruous(e: Integers, row: Linear, column: Linear, columns: Linear) -> Line
     """
     vector = e.bitwise(">>", column, constant(3))
     of_row, of_vector = _field(e, row, 0, 2), _field(e, vector, 0, 2)
-    physical_row = e.registers.add(e.registers.add(row, of_row, -1), of_vector)
-    physical_vector = e.registers.add(e.registers.add(vector, of_vector, -1), _xor(e, of_row, of_vector))
+    physical_row = e.registers.add(of_vector, e.bitwise(">>", row, constant(2)), 4)
+    physical_vector = e.registers.add(_xor(e, of_row, of_vector), e.bitwise(">>", vector, constant(2)), 4)
     place = e.registers.add(e.multiply(physical_row, columns), physical_vector, 8)
     return e.registers.add(place, _field(e, column, 0, 3))
 

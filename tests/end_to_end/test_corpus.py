@@ -25,7 +25,7 @@ from ptxc.toolchain import assemble
 FOLDER = SHARED / "emmy-corpus"
 
 #: How many kernels of the sample compile. Raise it when more do; it never falls.
-COMPILED = 92
+COMPILED = 122
 
 
 def sample(kernels: Sequence[Entry]) -> list[Entry]:
@@ -54,7 +54,7 @@ def test_a_kernel_of_the_corpus(entry: Entry) -> None:
             raise
         pytest.skip(kind_of(error.what))
     for kernel in kernels:
-        assert not assemble(kernel.ptx, entry.target).warnings
+        assert not assemble(kernel.ptx, kernel.kernel.target).warnings
 
 
 def test_as_many_kernels_compile_as_did(shared: Path) -> None:

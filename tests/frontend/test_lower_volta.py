@@ -496,6 +496,13 @@ SLAB = Smem("s", (32, 32), "__half", align=16)
 PAIR = [fragment("a", "a"), fragment("d", "a")]
 
 
+@pytest.mark.parametrize("stmts", [loaded(), [*loaded()[:3], FragmentPromote("c", "c", "m8n8k4")], repacked("a")])
+def test_less_than_a_warp_is_an_error(stmts: Any) -> None:
+    body = stmts if isinstance(stmts, list) else next(iter(stmts.nodes["z"].op.body)).body
+    error = refused(lambda: kernel_graph(tile({"i": 16}, body, 16), {**GIVEN, "v": (4,)}, {"z": (16, 16)}), TARGET)
+    assert "16 threads; its operands are whole warps'" in str(error)
+
+
 @pytest.mark.parametrize(
     ("stmts", "what"),
     [

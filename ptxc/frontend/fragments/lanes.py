@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxc.errors import UnsupportedError
@@ -47,25 +48,31 @@ def bit(k: Lowering, at: int) -> Linear:
 
 
 def of_bits(k: Lowering, **weights: int) -> Linear:
-    """The sum of the weights whose bits (``b0`` to ``b4``) are set in the lane's number; ``low`` weighs ``lane % 4``.
-
-    It is one register, which has the greatest factor of all weights before it: addresses are made of fewer terms.
-    """
+    """The sum of the weights of the bits (``b0`` to ``b4``) that the lane's number has; ``low`` weighs ``lane % 4``."""
     return k.expressions.once(("bits", *weights.items()), lambda: _of_bits(k, weights))
 
 
 def _of_bits(k: Lowering, weights: dict[str, int]) -> Linear:
-    e = k.expressions
-    step = 1
-    while all(weight % (2 * step) == 0 for weight in weights.values()):
-        step *= 2
     total = _ZERO
     for name, weight in weights.items():
         part = in_group(k) if name == "low" else bit(k, int(name[1]))
-        total = e.registers.add(total, part, weight // step)
-    register = e.register(total, 32)
+        total = k.expressions.registers.add(total, part, weight)
+    return in_one(k, total)
+
+
+def in_one(k: Lowering, own: Linear) -> Linear:
+    """A sum that depends on the lane alone as a multiple of one register: addresses are made of fewer terms.
+
+    As it is the same in all loops, it stands first in sums, wherever it is first needed.
+    """
+    if not own.terms:
+        return own
+    e = k.expressions
+    step = math.gcd(own.constant, *own.terms.values())
+    part = e.registers.split(own, step)[0]
+    register = e.register(part, 32)
     assert isinstance(register, Value)
-    e.note(register, total.lo, total.hi)
+    e.registers.add_atom(register, part.lo, part.hi, 0)
     return e.registers.scale(e.registers.linear(register), step)
 
 

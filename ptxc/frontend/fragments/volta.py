@@ -41,6 +41,7 @@ _PARTS = range(4)
 
 def load(k: Lowering, stmt: LdmatrixLoad) -> None:
     """Fill a fragment, or two adjacent ones, from shared or global memory."""
+    _check_warps(k)
     for name in stmt.defines():
         fragment = registers.fragment(k, name)
         if fragment.registers != 2 or fragment.dtype != F16_T.name:
@@ -122,13 +123,21 @@ def _crosswise(k: Lowering, stmt: LdmatrixLoad, row: Linear, at: Linear, rows: i
     for B.
     """
     e = k.expressions
-    half = e.bitwise("^", lanes.bit(k, 2 if stmt.role == "a" else 3), lanes.bit(k, 4))
     odd = e.modulo(e.divide(at, constant(16)), constant(2))
+    if odd.terms:
+        own = _own_places(k, stmt.role, odd)
+    else:
+        own = e.once(("crosswise", stmt.role, odd.constant), lambda: lanes.in_one(k, _own_places(k, stmt.role, odd)))
+    return e.registers.add(e.registers.add(own, row, 4), e.divide(at, constant(4)), 4 * rows)
+
+
+def _own_places(k: Lowering, role: str, odd: Linear) -> Linear:
+    """How far from the tile's first element the lane's runs begin; ``odd``: whether bit 4 of k is set."""
+    e = k.expressions
+    half = e.bitwise("^", lanes.bit(k, 2 if role == "a" else 3), lanes.bit(k, 4))
     if odd.terms or odd.constant:
         half = e.bitwise("^", half, odd)
-    offset = e.registers.add(lanes.of_bits(k, low=16, b4=64), half, 8)
-    offset = e.registers.add(offset, row, 4)
-    return e.registers.add(offset, e.divide(at, constant(4)), 4 * rows)
+    return e.registers.add(lanes.of_bits(k, low=16, b4=64), half, 8)
 
 
 def _halves_in_order(k: Lowering, at: Linear, words: list[Operand]) -> list[Operand]:
@@ -143,11 +152,15 @@ def _halves_in_order(k: Lowering, at: Linear, words: list[Operand]) -> list[Oper
 def _congruous(k: Lowering, stmt: LdmatrixLoad, row: Linear, column: Linear) -> Linear:
     """Where the lane's eight columns of a row begin, for the tile that begins at ``row`` of k and ``column``."""
     e = k.expressions
-    in_row = e.modulo(e.divide(lanes.lane(k), constant(8)), constant(4))
-    vector = e.bitwise("^", lanes.in_group(k), in_row)
-    stride = row_stride(k, stmt.src_buffer, stmt.ldm)
-    place = e.registers.add(e.multiply(e.registers.add(row, in_row), stride), column)
-    return e.registers.add(place, vector, 8)
+    stride = row_stride(k, stmt.src_buffer, stmt.ldm).constant
+
+    def lanes_place() -> Linear:
+        in_row = e.modulo(e.divide(lanes.lane(k), constant(8)), constant(4))
+        vector = e.bitwise("^", lanes.in_group(k), in_row)
+        return lanes.in_one(k, e.registers.add(e.registers.scale(in_row, stride), vector, 8))
+
+    own = e.once(("congruous", stride), lanes_place)
+    return e.registers.add(e.registers.add(own, row, stride), column)
 
 
 # ------------------------------------------------------------------------------------------- exchanges between lanes
@@ -159,6 +172,7 @@ def promote(k: Lowering, stmt: FragmentPromote) -> None:
     The f16 accumulator of a lane is a whole row; the f32 one is halves of two. Of each pair of words, a lane keeps one
     and trades the other with the lane whose number differs in bit 1.
     """
+    _check_warps(k)
     b = k.builder
     held = registers.operands(k, stmt.src)
     totals = registers.read(k, stmt.dst)
@@ -180,6 +194,7 @@ def promote(k: Lowering, stmt: FragmentPromote) -> None:
 
 def repack(k: Lowering, stmt: FragmentRepack) -> None:
     """Four columns (for A) or rows (for B) of an accumulator of 16 x 16, the slice ``part``, as a fragment."""
+    _check_warps(k)
     if len(stmt.srcs) != 1 or stmt.ab_dtype != "f16" or stmt.role not in ("a", "b") or stmt.part not in _PARTS:
         hint = "it takes one accumulator, f16, the role a or b and a part from 0 to 3"
         raise InputError("a repacking that m8n8k4 does not have", hint=hint)
@@ -219,6 +234,12 @@ def _to_b(k: Lowering, part: int, held: list[Operand]) -> list[Operand]:
         ]
         words.append(b.emit(opcodes.PRMT, ("b32",), B32, (*pairs, picked), "frag"))
     return words
+
+
+def _check_warps(k: Lowering) -> None:
+    """Raises InputError where the CTA is less than a warp."""
+    if k.signature.threads < 32:
+        raise InputError(f"a tensor core and {k.signature.threads} threads", hint="its operands are whole warps'")
 
 
 def _is_set(k: Lowering, at: int) -> Value:
