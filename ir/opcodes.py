@@ -156,10 +156,21 @@ UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a 
 BITCAST = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
 CVT = _row(
     "cvt", "D = S", PURE,
-    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64 "
-    "f16x2 e4m3x2 e5m2x2",
+    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64",
     "conversion between types; to an integer by the rounding named, to a narrower float likewise",
-    by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1)), **_SM89_FP8},
+    by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1))},
+)  # fmt: skip
+PACK_CVT = _row(
+    "cvt.pack2", "D = S S", PURE, "rn satfinite f16x2 bf16x2 e4m3x2 e5m2x2 f32",
+    "two f32 rounded to a pair of halves or of fp8, a in the high one (PTX: cvt)", needs=_SM80, by=_SM89_FP8,
+    forms=(
+        ("rn", "f16x2", "f32"), ("rn", "bf16x2", "f32"),
+        ("rn", "satfinite", "e4m3x2", "f32"), ("rn", "satfinite", "e5m2x2", "f32"),
+    ),
+)  # fmt: skip
+PAIR_CVT = _row(
+    "cvt.pair", "D = S", PURE, "rn f16x2 e4m3x2 e5m2x2", "a pair of fp8 as a pair of f16 (PTX: cvt)", by=_SM89_FP8,
+    forms=(("rn", "f16x2", "e4m3x2"), ("rn", "f16x2", "e5m2x2")),
 )  # fmt: skip
 CVTA = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
 
@@ -280,10 +291,6 @@ MMA = _row(
         "bf16": _SM80, BLOCK_SCALED[0]: Requirement(0, (8, 7), ("sm_120a",)),
     },
     groups=mma_groups, forms=MMA_FORMS,
-)  # fmt: skip
-PACK_CVT = _row(
-    "cvt.pack2", "D = S S", PURE, "rn satfinite f16x2 bf16x2 e4m3x2 e5m2x2 f32",
-    "two f32 rounded to a pair of halves or of fp8, a in the high one (PTX: cvt)", needs=_SM80, by=_SM89_FP8,
 )  # fmt: skip
 
 # Bulk copies and the barriers that count them (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "membar / fence")

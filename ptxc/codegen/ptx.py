@@ -256,7 +256,7 @@ def _wgmma_wait(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{_mnemonic(instr.op, instr.mods)} {operands[-1]}"
 
 
-def _pack_cvt(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _pair_cvt(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{'.'.join(('cvt', *instr.mods))} {', '.join(results + operands)}"
 
 
@@ -269,10 +269,11 @@ _SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
     opcodes.SHFL: _shfl,
     opcodes.LDMATRIX: _ldmatrix,
     opcodes.MMA: _mma,
-    opcodes.PACK_CVT: _pack_cvt,
     opcodes.BULK_TENSOR: _bulk_tensor,
     opcodes.WGMMA: _wgmma,
     opcodes.WGMMA_RS: _wgmma,
     opcodes.WGMMA_FENCE: _wgmma_fence,
     opcodes.WGMMA_WAIT: _wgmma_wait,
+    opcodes.PACK_CVT: _pair_cvt,
+    opcodes.PAIR_CVT: _pair_cvt,
 }

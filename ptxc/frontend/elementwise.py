@@ -57,7 +57,7 @@ COMPARISONS: dict[str, str] = {
 }  # fmt: skip
 
 #: What gives its operand as it is. That of fp8 has been converted before, and the result is afterwards.
-_IDENTITIES = frozenset(("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2"))
+_IDENTITIES = ("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2")
 
 #: Operations on floats, and how many operands each takes.
 ARITY: dict[str, int] = {

@@ -106,7 +106,7 @@ def decode(b: Builder, byte: Operand, type: ElementType, hint: str = "t") -> Val
 def decode_pair(b: Builder, pair: Value, type: ElementType, hint: str = "pair") -> Value:
     """The packed pair of f16 that two fp8 in a b16 stand for, the low byte in the low half."""
     if has_fp8(b):
-        return b.emit(opcodes.CVT, ("rn", "f16x2", FP8[type]), B32, (pair,), hint)
+        return b.emit(opcodes.PAIR_CVT, ("rn", "f16x2", FP8[type]), B32, (pair,), hint)
     wide = b.cvt("u32.u16", pair, hint)
     # Byte 0 to byte 1, byte 1 to byte 3, zeros between them.
     spread = b.emit(opcodes.PRMT, ("b32",), B32, (wide, integer(B32, 0), integer(B32, 0x1404)), hint)

@@ -34,6 +34,7 @@ from lowering_lab import (
 )
 
 from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError
+from ptxc.toolchain import assemble
 
 BlockScaleLoad: Any = ir.BlockScaleLoad
 FragmentRepack: Any = ir.FragmentRepack
@@ -362,6 +363,19 @@ def test_an_accumulator_becomes_an_operand_b(target: str) -> None:
     x, y, z = (np.random.default_rng(seed).integers(-3, 4, (16, n)) for seed, n in ((9, 16), (10, 16), (11, 8)))
     got = run(repacked(), {"x": x, "y": y, "z": z}, target)
     assert np.array_equal(got["out"], x @ (y @ z))
+
+
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
+def test_ptxas_takes_fragments_of_bytes(target: str) -> None:
+    graphs = [repacked(), decoded("f8e5m2", "bf16", "b", False, True), decoded("f8e4m3", "f16", "a", False, True)]
+    graphs += [scaled(source, kind) for source in ("f8e4m3", "f4e2m1x2") for kind in ("f16", "bf16")]
+    if target != "sm_80":
+        graphs += [product(kind, trans, staged) for kind in FP8 for trans in (False, True) for staged in (False, True)]
+    if target == "sm_120a":
+        graphs.append(block_scaled())
+    for graph in graphs:
+        assert not assemble(compiled(graph, target).ptx, target).warnings
 
 
 # -------------------------------------------------------------------------------------------------------- errors

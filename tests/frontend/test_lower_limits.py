@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.graph import Graph
+from emmy.compiler.ir import stmt as emmy_stmt
 from emmy.compiler.ir.expr import Builtin, CastExpr, TernaryExpr
-from emmy.compiler.ir.kernel import ir as kernel_ir
 from lowering_lab import (
     AT,
     LOAD,
@@ -78,19 +78,12 @@ def test_targets_without_an_instruction_are_refused() -> None:
     assert "cp.async[4B] m[i] <- x[i]" in error.statement
 
 
-def test_statements_of_tensor_cores_are_not_supported_yet() -> None:
-    stmts = [
-        kernel_ir.WgmmaFence(),
-        kernel_ir.WgmmaCommit(),
-        kernel_ir.MbarrierInit("m", 1),
-        kernel_ir.SetMaxNReg(24, "dec"),
-        kernel_ir.TmaDescriptor("d", "x", (64,), (64,)),
-    ]
-    for stmt in stmts:
-        error = refused(lambda stmt=stmt: pointwise(Smem("m", (1,), "unsigned long long"), stmt))  # type: ignore[misc]
+def test_statements_of_carried_states_are_not_supported_yet() -> None:
+    for stmt in (emmy_stmt.Carry("s", "a", (AT,), 0.0), emmy_stmt.Pre("v", "s", (AT,))):
+        error = refused(lambda stmt=stmt: pointwise(stmt))  # type: ignore[misc]
         assert type(error) is UnsupportedError
         assert error.what == f"{type(stmt).__name__} is not supported yet"
-        assert error.statement.startswith("body[0].body[2] ")
+        assert error.statement.startswith("body[0].body[1] ")
         assert error.hint == "see `ptxc ops`"
 
 

@@ -36,6 +36,7 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import minifloat
 from ptxc.frontend.dtypes import E4M3_T, E5M2_T
 from ptxc.sim.device import CpuDevice
+from ptxc.toolchain import assemble
 
 FP8 = ("f8e4m3", "f8e5m2")
 #: Without and with instructions for fp8.
@@ -146,6 +147,15 @@ def test_every_float_is_encoded_as_nvcc_does(kind: str, target: str) -> None:
     graph = encoding(kind, len(values))
     mine = run(graph, {"x": values}, target, sanitize=())
     assert same(mine["y"], run_emmy(graph, {"x": values}, target)["y"])
+
+
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
+@pytest.mark.parametrize("kind", FP8)
+def test_ptxas_takes_the_conversions(kind: str, target: str) -> None:
+    for graph in (decoding(kind), encoding(kind, 64), encoding(kind, 64, "f16"), encoding("f4e2m1", 64)):
+        ptx = compiled(graph, target).ptx
+        assert not assemble(ptx, target).warnings
 
 
 @pytest.mark.parametrize("type", [E4M3_T, E5M2_T], ids=lambda type: type.name)

@@ -9,7 +9,7 @@ from random import Random
 from ptxc.ir import cfg, opcodes, types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.opcodes import OPCODES, REGISTERS_ONLY, Opcode, signature, takes_constants
-from ptxc.ir.types import B32, B64, F32, PRED, Type
+from ptxc.ir.types import B16, B32, B64, F32, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 
 #: What a row's ``T`` may be where the modifiers narrow it.
@@ -82,7 +82,7 @@ class _Maker:
         for row in self.random.choices(rows, k=self.random.randint(0, 12)):
             if "N" in row.operands and B32 not in {value.type for value in self.visible}:
                 continue
-            if row.forms and not {B32, F32} <= {value.type for value in self.visible}:
+            if row.forms and not {B16, B32, F32} <= {value.type for value in self.visible}:
                 continue
             if row.tied:
                 self.product(block)
