@@ -34,7 +34,9 @@ class Builder:
         guard: Guard | None = None,
     ) -> Value:
         """Append an instruction with one result of bank ``type``, named after ``hint``; return the result."""
-        result = Value(type, self.kernel.fresh(hint))
+        counters = self.kernel.names
+        number = counters[hint] = counters.get(hint, -1) + 1
+        result = Value(type, hint, number)
         self.block.instrs.append(Instr(op, mods, (result,), operands, guard=guard, loc=self.loc))
         return result
 

@@ -148,11 +148,16 @@ class Kernel:
 
     def value(self, type: Type, hint: str) -> Value:
         """A new value, named after ``hint``."""
-        return Value(type, self.fresh(hint))
+        counters = self.names
+        number = counters[hint] = counters.get(hint, -1) + 1
+        return Value(type, hint, number)
 
     def reserve(self, name: str) -> None:
-        """Take ``name`` as used, so that :meth:`fresh` never gives it."""
+        """Take ``name`` as used, so that nothing new is called so."""
         self.names.setdefault(name, 0)
+        stem, _, number = name.rpartition(".")
+        if stem and number.isdigit():
+            self.names[stem] = max(self.names.get(stem, 0), int(number))
 
     def instrs(self) -> Iterator[Instr]:
         """Every instruction in layout order."""

@@ -16,12 +16,18 @@ from ptxc.ir.types import F32, F64, PRED, Type
 class Value:
     """A virtual register: in SSA form the one result of one instruction, or a block's parameter."""
 
-    __slots__ = ("name", "type")
+    __slots__ = ("hint", "number", "type")
 
-    def __init__(self, type: Type, name: str) -> None:
+    def __init__(self, type: Type, hint: str, number: int = 0) -> None:
         self.type = type
-        #: Unique within its kernel, without the ``%``.
-        self.name = name
+        #: What it is named after, and which of those named after the same it is.
+        self.hint = hint
+        self.number = number
+
+    @property
+    def name(self) -> str:
+        """Unique within its kernel, without the ``%``. Made when it is asked for: most names are never read."""
+        return f"{self.hint}.{self.number}" if self.number else self.hint
 
     def __repr__(self) -> str:
         return f"%{self.name}"

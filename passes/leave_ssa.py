@@ -177,7 +177,7 @@ class _Leaver:
     def tied_copy(self, block: Block, instr: Instr, operand: Value, position: int) -> Value:
         """A copy of ``operand`` in front of ``instr``, which is at ``position``."""
         self.refuse_flying(operand, instr.loc)
-        copy = self.kernel.value(operand.type, operand.name)
+        copy = self.kernel.value(operand.type, operand.hint)
         block.instrs.append(Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc))
         self.ranges[copy] = {block: (position - 1, position)}
         return copy

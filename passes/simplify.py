@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import Opcode, takes_constants
+from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -37,6 +37,8 @@ class _Simplifier:
         self.kernel = kernel
         self.substitution = Substitution()
         self.definitions: dict[Operand, Instr] = {}
+        #: Whether a branch has become a jump.
+        self.decided = False
         #: What has to be a register.
         self.registers: set[Value] = set()
         #: The same when only parameters are left to replace; None until it is asked for.
@@ -46,7 +48,8 @@ class _Simplifier:
         self.registers = self.find_registers()
         for block in cfg.reverse_postorder(self.kernel):
             self.block(block)
-        self.drop_unreachable()
+        if self.decided:
+            self.drop_unreachable()
         if self.parameters():
             while self.parameters():
                 pass
@@ -55,15 +58,17 @@ class _Simplifier:
     def find_registers(self) -> set[Value]:
         """The values that address memory, guard an instruction, or are operands of one that takes no constants."""
         found: set[Value] = set()
-        for instr in self.kernel.instrs():
-            if not takes_constants(instr.op, instr.mods):
-                found.update(operand for operand in instr.operands if type(operand) is Value)
-            if instr.op.addresses:
-                for operand in instr.operands:
-                    if type(operand) is Mem and isinstance(operand.base, Value):
-                        found.add(operand.base)
-            if instr.guard is not None:
-                found.add(instr.guard.predicate)
+        for block in self.kernel.blocks:
+            for instr in block.instrs:
+                op, mods = instr.op, instr.mods
+                if op.registers_only or (mods and mods[-1] in REGISTERS_ONLY):
+                    found.update([operand for operand in instr.operands if type(operand) is Value])
+                if op.addresses:
+                    for operand in instr.operands:
+                        if type(operand) is Mem and isinstance(operand.base, Value):
+                            found.add(operand.base)
+                if instr.guard is not None:
+                    found.add(instr.guard.predicate)
         return found
 
     def block(self, block: Block) -> None:
@@ -111,6 +116,7 @@ class _Simplifier:
         then, otherwise = instr.targets
         if isinstance(predicate, Const):
             instr.targets, instr.operands = ((then if predicate == TRUE else otherwise),), ()
+            self.decided = True
         elif then == otherwise:
             instr.targets, instr.operands = (then,), ()
 

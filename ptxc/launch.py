@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ptxc.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How a paged buffer lies in memory: equal pages along one axis, each with its elements row by row.
+
+    Element ``i`` along ``axis`` is on page ``(start + i) / extent``, where ``start`` is the position that the i64
+    buffer of that name holds, 0 where there is none.
+    """
+
+    axis: int
+    #: How far a page reaches along the axis, in elements.
+    extent: int
+    #: The shape of a page.
+    shape: tuple[int | str, ...]
+    start: str | None
+    written: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +43,15 @@ class LaunchParameter:
     shape: tuple[int | str, ...] = ()
     #: A constant's element: a number, or an expression over the runtime integers.
     value: float | str | None = None
+    #: The buffer that a table of addresses stands for, whose type and shape these are.
+    buffer: str = ""
+    #: Of ``pages`` alone.
+    paging: Paging | None = None
+
+    @property
+    def stands_for(self) -> str:
+        """The name of the graph's buffer."""
+        return self.buffer or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +80,13 @@ class TensorMap:
     dims: tuple[int | str, ...]
     strides: tuple[int | str, ...]
     box: tuple[int, ...]
+    #: All 1: every element is copied.
+    element_strides: tuple[int, ...]
     swizzle: str
     interleave: str = "NONE"
     l2_promotion: str = "NONE"
     #: What is read outside of the tensor: ``NONE`` are zeros.
     oob_fill: str = "NONE"
-
-    @property
-    def element_strides(self) -> tuple[int, ...]:
-        """Every element is copied."""
-        return (1,) * len(self.box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +107,31 @@ class Launch:
 
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON takes it; ``docs/launch.md`` explains each key."""
-        return asdict(self)
+        description = asdict(self)
+        if not self.tensor_maps:
+            del description["tensor_maps"]
+        for parameter in description["parameters"]:
+            for key in ("buffer", "paging"):
+                if not parameter[key]:
+                    del parameter[key]
+        return description
 
 
-def evaluate(expression: int | str, integers: dict[str, int]) -> int:
+def evaluate(expression: int | str, integers: Mapping[str, int]) -> int:
     """The value of a grid or shape expression, whose division rounds down.
 
-    Raises ValueError for text that is no integer expression, KeyError for an integer that is not given.
+    Raises UsageError for an integer that is not given, and for text that is no integer expression.
     """
     if isinstance(expression, int):
         return expression
     from emmy.compiler.ir.expr import parse
 
-    value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
-    return int(value)
+    try:
+        value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
+        return int(value)
+    except KeyError as error:
+        given = ", ".join(f"{name}={value}" for name, value in integers.items()) or "none"
+        what = f"the extent {expression!r} needs the runtime integer {error.args[0]!r}"
+        raise UsageError(what, hint=f"give it in `integers` ({given} is given)") from error
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        raise UsageError(f"{expression!r} is no expression over {dict(integers)}: {error}") from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ptxc.cli.arguments import Parser, near, options_of, pass_list, require_sources
 from ptxc.cli.messages import complain, say
-from ptxc.cli.progress import progress
+from ptxc.cli.progress import is_shown, share
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _tolerance(text: str) -> float:
 
 def _assignment(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if not name.isidentifier() or not (value.isascii() and value.isdigit() and int(value)):
+    if not name.isidentifier() or not (value.isascii() and value.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; give NAME=N, such as seq_len=50")
     return name, int(value)
 
@@ -306,28 +306,38 @@ def execute(
 
     try:
         modules = execution.load(program.texts)
-        with _percent(what) as report:
+        with _bar(what) as report:
             return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
     except CompileError as error:
         error.at(file=program.name)
         raise
 
 
+def note_empty(launched: list[Launched]) -> None:
+    """Say which kernels were not launched."""
+    for launch in launched:
+        if not launch.ctas:
+            say(f"ptxc: note: the grid of {launch.step.entry} has no CTAs, so that nothing is launched")
+
+
 @contextmanager
-def _percent(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar of a hundred steps, told of parts done and parts in all. It appears when there is something to wait for."""
-    start, shown = time.monotonic(), 0
-    advance: Callable[[], None] | None = None
+def _bar(what: str) -> Iterator[Callable[[float, int], None] | None]:
+    """A bar that is told of CTAs done and in all. It appears when there is something to wait for.
+
+    None where there is no terminal to show it on: then no one need tell.
+    """
+    if not is_shown():
+        yield None
+        return
+    start, show = time.monotonic(), None
     with ExitStack() as stack:
 
-        def report(done: int, total: int) -> None:
-            nonlocal shown, advance
-            if advance is None:
+        def report(done: float, total: int) -> None:
+            nonlocal show
+            if show is None:
                 if time.monotonic() - start < _PATIENCE:
                     return
-                advance = stack.enter_context(progress(100, what))
-            while shown < done * 100 // total:
-                advance()
-                shown += 1
+                show = stack.enter_context(share(what))
+            show(done / total)
 
         yield report

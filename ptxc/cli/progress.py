@@ -5,6 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+
+def is_shown() -> bool:
+    """Whether there is a terminal for a bar."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager
@@ -13,13 +22,30 @@ def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
 
     It is gone at the end. What is written to standard error meanwhile appears above it.
     """
-    if total < 2 or sys.stderr is None or not sys.stderr.isatty():
+    if total < 2 or not is_shown():
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+    with _bar(MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def share(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar that is told the share that is done, 0 to 1. It moves to and fro while that is 0, and counts the time."""
+    from rich.progress import TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    with _bar(TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done: bar.update(task, total=1.0 if done > 0 else None, completed=done)
+
+
+def _bar(*columns: ProgressColumn) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    first = (TextColumn("{task.description}"), BarColumn())
+    return Progress(*first, *columns, console=console, transient=True, redirect_stdout=False)

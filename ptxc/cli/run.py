@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     _check_expected(expected, problem, settings)
     arrays = problem.arrays()
     launched = launching.execute(program, arrays, problem, settings)
+    launching.note_empty(launched)
 
     report = _report(problem, arrays, program, launched, settings)
     report.compare(expected, launching.tolerance_of(args, problem), sampled=not settings.sample.is_all)

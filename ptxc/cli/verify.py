@@ -154,6 +154,8 @@ class Verification:
         """What PTX computes on the CPU device."""
         arrays = self.problem.arrays()
         launched = launching.execute(program, arrays, self.problem, self.settings, f"running {who}'s PTX")
+        if who == PTXC:
+            launching.note_empty(launched)
         self.answers[who] = {buffer.name: arrays[buffer.name] for buffer in self.problem.written}
         instructions = sum(launch.result.statistics.instructions for launch in launched)
         self.notes[who] = f"PTX on the CPU device, {instructions:,} instructions of threads"

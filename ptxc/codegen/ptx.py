@@ -122,6 +122,8 @@ class _Entry:
             text = spelling(instr, operands[: len(results)], operands[len(results) :])
         elif operands:
             text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(operands)}"
+            if instr.guard is None:  # nearly always
+                return f"    {text};"
         else:
             text = _mnemonic(instr.op, instr.mods)
         if instr.guard is not None:

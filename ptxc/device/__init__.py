@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 def device(kind: str = "cpu") -> CpuDevice:
     """The device of that kind; ``cpu`` is the only one so far. Raises UsageError for any other name."""
-    if kind != "cpu":
-        raise UsageError(f"there is no device {kind!r}", hint="the CPU device is 'cpu'")
+    if not isinstance(kind, str) or kind != "cpu":
+        shown = repr(kind) if isinstance(kind, str) else f"of type {type(kind).__name__}"
+        raise UsageError(f"there is no device {shown}", hint="the CPU device is 'cpu'")
     from ptxc.sim.device import CpuDevice
 
     return CpuDevice()

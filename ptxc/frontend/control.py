@@ -244,7 +244,7 @@ def _loop_block(
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
     if first != TRUE:
         k.flights.join(before_flights)
-        exit_block.params = [k.kernel.value(value.type, value.name) for value in values]
+        exit_block.params = [k.kernel.value(value.type, value.hint) for value in values]
         after = list(exit_block.params)
     b.start(exit_block)
     _rebind(k, carried, after)
@@ -371,7 +371,11 @@ def assigned(k: Lowering, body: Any) -> tuple[str, ...]:
 
 def _held(k: Lowering) -> dict[str, None]:
     """The registers that products of the kernel hold while they run."""
-    return dict.fromkeys(name for fragment in k.signature.held for name in fragment_names(k, fragment))
+    count, held = k.held
+    if count != len(k.fragments):  # which names there can be depends on what is declared
+        held = dict.fromkeys(name for fragment in k.signature.held for name in fragment_names(k, fragment))
+        k.held = (len(k.fragments), held)
+    return held
 
 
 def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> None:

@@ -86,6 +86,8 @@ class Lowering:
         self.families: dict[str, int] = {}
         #: The registers of fragments that a product holds.
         self.flights = Flights(self)
+        #: The names that registers of products have, when so many fragments are known.
+        self.held: tuple[int, dict[str, None]] = (-1, {})
 
     # --------------------------------------------------------------------------------------------- statements
 
@@ -301,4 +303,6 @@ def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmeti
     lowering.body((last,), "body", len(before))
     lowering.builder.loc = ""
     lowering.builder.ret()
+    # The parts of the lowering hold each other: apart, they go at once and leave the garbage collector nothing.
+    del lowering.memory.expressions
     return lowering.kernel

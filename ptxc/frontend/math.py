@@ -88,7 +88,8 @@ def call(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithmetic,
     if function is None:
         raise UnsupportedError(f"{name!r} is not an operation on floats that ptxc knows")
     result = function(Writer(b, name, arithmetic), *args)
-    result.name = b.kernel.fresh(hint)
+    named = b.kernel.value(F32, hint)
+    result.hint, result.number = named.hint, named.number
     return result
 
 

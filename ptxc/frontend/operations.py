@@ -32,7 +32,6 @@ from ptxc.frontend.scope import Names, Typed
 from ptxc.frontend.statements import STATEMENTS
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.values import Value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class _Scratch:
 
     def value(self, type: ElementType) -> Typed:
         """A value of which nothing but the type is known."""
-        return Typed(Value(type.bank, self.kernel.fresh("x")), type)
+        return Typed(self.kernel.value(type.bank, "x"), type)
 
     def expression(self, expr: Expr, **types: ElementType) -> Linear | Typed:
         """The value of an expression over variables of those types."""

@@ -31,7 +31,7 @@ from ptxc.errors import InputError, TargetError, UnsupportedError
 from ptxc.frontend.buffers import Buffer
 from ptxc.frontend.dtypes import element_type
 from ptxc.frontend.tensor_maps import tensor_map
-from ptxc.launch import Launch, LaunchParameter, RuntimeInteger, TensorMap
+from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorMap
 from ptxc.target import Target
 
 #: The block of a kernel whose tile names none (Emmy's scalar tier).
@@ -424,17 +424,33 @@ def _grid(signature: Signature) -> int | str:
 
 
 def _launch_parameter(signature: Signature, parameter: Parameter) -> LaunchParameter:
+    name, role = parameter.name, parameter.role
     type = "u64" if parameter.is_pointer else "u32"
+    stands_for = parameter.buffer if parameter.buffer != name else ""
     buffer = signature.buffers.get(parameter.buffer)
-    if buffer is None or parameter.role in ("slot", "runtime"):
-        return LaunchParameter(parameter.name, parameter.role, type)
+    if role == "start":
+        return LaunchParameter(name, role, type, "i64", (1,))
+    if role == "selector":
+        return LaunchParameter(name, role, type, "i32", buffer=stands_for)
+    if buffer is None or role in ("slot", "runtime"):
+        return LaunchParameter(name, role, type, buffer=stands_for)
     shape = tuple(size if isinstance(size, int) else size.expr.pretty() for size in buffer.shape)
+    if role == "pages":
+        return LaunchParameter(
+            name, role, type, buffer.dtype, shape, None, stands_for, _paging(signature, buffer, shape)
+        )
     value = buffer.value
-    constant = parameter.role == "input" and value is not None
+    constant = role == "input" and value is not None
     if value is not None and not isinstance(value, (int, float)):
         value = value.pretty()
-    role = "constant" if constant else parameter.role
-    return LaunchParameter(parameter.name, role, type, buffer.dtype, shape, value if constant else None)
+    role = "constant" if constant else role
+    return LaunchParameter(name, role, type, buffer.dtype, shape, value if constant else None, stands_for)
+
+
+def _paging(signature: Signature, buffer: Buffer, shape: tuple[int | str, ...]) -> Paging:
+    paged = signature.paged[buffer.name]
+    page = shape if paged.whole else (*shape[: paged.axis], paged.page, *shape[paged.axis + 1 :])
+    return Paging(paged.axis, paged.page, page, paged.start, buffer.written)
 
 
 def _runtime_integer(signature: Signature, name: str) -> RuntimeInteger:

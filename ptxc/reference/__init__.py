@@ -3,6 +3,7 @@
 buffers      the arrays of a run: sizes, random inputs, outputs that tell what was never written
 steps        kernels in the order of their launches, from a compilation or from a launch description
 sample       which CTAs, where all would take too long
+placement    where buffers lie in a launch: as they are, in pages, behind tables of addresses
 execution    steps on the CPU device
 evaluator    Kernel IR, evaluated directly: the reference that shares nothing with the compiler
              (``values``: element types and operations, ``expressions``, ``statements``, ``collective``)

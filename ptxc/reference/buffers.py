@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ptxc.errors import UnsupportedError, UsageError
 from ptxc.launch import LaunchParameter, RuntimeInteger, evaluate
-from ptxc.reference.steps import Step
+from ptxc.reference.steps import ASIDE, Step
 
 Array = NDArray[Any]
 
@@ -29,6 +30,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 #: What a runtime integer is where nothing says what it is.
 DEFAULT_SIZE = 128
+
+#: The greatest value of an integer parameter.
+_MOST = 2**31 - 1
 
 #: Of a random input with more elements than this, only the first and the last million are random, the rest zero.
 DENSE = 1 << 26
@@ -88,7 +92,11 @@ def integers_of(
         if name not in wanted:
             known = f"it has {', '.join(wanted)}" if wanted else "all its sizes are fixed"
             raise UsageError(f"the kernel has no runtime integer {name!r}", hint=known)
-    return {name: _integer(name, rows, chosen, given, default) for name, rows in wanted.items()}
+    found = {name: _integer(name, rows, chosen, given, default) for name, rows in wanted.items()}
+    for name, size in found.items():
+        if size.value > _MOST:
+            raise UsageError(f"{name} is {size.value}", hint=f"a kernel takes sizes up to {_MOST}")
+    return found
 
 
 def _integer(
@@ -117,9 +125,13 @@ def extents(shape: Sequence[int | str], integers: Mapping[str, int]) -> tuple[in
     Raises UsageError for an expression that cannot be evaluated.
     """
     try:
-        return tuple(evaluate(extent, dict(integers)) for extent in shape)
-    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise UsageError(f"the extents {list(shape)} cannot be computed from {dict(integers)}: {error}") from error
+        found = tuple(evaluate(extent, integers) for extent in shape)
+    except UsageError as error:
+        what = f"the extents {list(shape)} cannot be computed from {dict(integers)}: {error.what}"
+        raise UsageError(what) from error
+    if min(found, default=0) < 0:
+        raise UsageError(f"the extents {list(shape)} are {list(found)} for {dict(integers)}", hint="choose other sizes")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- arrays
@@ -148,6 +160,8 @@ class Problem:
     buffers: dict[str, Buffer]
     begin: dict[str, Array]
     origins: dict[str, str]
+    #: The parameters that stand for a buffer by a table of addresses, by their names.
+    placed: dict[str, LaunchParameter]
 
     @property
     def written(self) -> list[Buffer]:
@@ -164,7 +178,8 @@ class Problem:
             elif name in self.begin:
                 arrays[name] = self.begin[name].copy()
             else:
-                arrays[name] = _unwritten(buffer)
+                with _room_for(buffer):
+                    arrays[name] = _unwritten(buffer)
         return arrays
 
     def is_written(self, name: str, array: Array) -> NDArray[np.bool_]:
@@ -190,13 +205,22 @@ def problem_of(
             raise UsageError(f"no kernel has a buffer {name!r}", hint=f"buffers are {', '.join(buffers)}")
     begin = {name: _fitting(buffers[name], array) for name, array in given.items()}
     origins = dict.fromkeys(begin, "given")
-    constants = {p.name: p for step in steps for p in step.launch.parameters if p.role == "constant"}
+    parameters = [parameter for step in steps for parameter in step.launch.parameters]
+    constants = {p.name: p for p in parameters if p.role == "constant"}
+    pagings = [p.paging for p in parameters if p.paging is not None]
+    starts = {paging.start: paging.extent for paging in pagings if paging.start is not None}
     for name, buffer in buffers.items():
         if name in begin or buffer.written:
             continue
         origins[name] = "constant" if name in constants else "random"
-        begin[name] = _constant(buffer, constants[name], integers) if name in constants else _random(buffer, seed)
-    return Problem(dict(integers), buffers, begin, origins)
+        if name in constants:
+            begin[name] = _constant(buffer, constants[name], integers)
+        else:
+            # Some page or other: a position on the first one alone would not show that pages are taken for one another.
+            with _room_for(buffer):
+                begin[name] = _random(buffer, seed, most=3 * starts[name] if name in starts else 3)
+    placed = {p.name: p for p in parameters if p.buffer}
+    return Problem(dict(integers), buffers, begin, origins, placed)
 
 
 def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, Buffer]:
@@ -206,8 +230,8 @@ def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, B
     written = {name for step in steps for name in step.names("output", "zero")}
     parameters = [parameter for step in steps for parameter in step.launch.parameters]
     for parameter in sorted(parameters, key=lambda p: p.role == "zero"):
-        name = parameter.name
-        if parameter.role == "runtime" or (name in found and parameter.role == "zero"):
+        name = parameter.stands_for
+        if parameter.role in ASIDE or (name in found and parameter.role == "zero"):
             continue
         dtype_of(parameter.dtype)
         shape = extents(parameter.shape, integers)
@@ -216,7 +240,17 @@ def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, B
         if known != buffer:
             what = f"the buffer {name!r} is {described(known)} for one kernel and {described(buffer)} for another"
             raise UsageError(what, hint="kernels that share a buffer declare it alike")
-    return {p.name: found[p.name] for p in parameters if p.name in found}
+    return {p.stands_for: found[p.stands_for] for p in parameters if p.stands_for in found}
+
+
+@contextmanager
+def _room_for(buffer: Buffer) -> Iterator[None]:
+    """Raise UsageError where there is no memory for a buffer."""
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # ValueError where there could not be so much
+        what = f"there is no memory for {buffer.name!r}, which is {described(buffer)}"
+        raise UsageError(what, hint="choose smaller sizes") from error
 
 
 def described(buffer: Buffer) -> str:
@@ -251,11 +285,11 @@ def _constant(buffer: Buffer, parameter: LaunchParameter, integers: Mapping[str,
     return encoded(np.full(buffer.shape, value, np.float64 if isinstance(value, float) else None), buffer.dtype)
 
 
-def _random(buffer: Buffer, seed: int) -> Array:
+def _random(buffer: Buffer, seed: int, most: int = 3) -> Array:
     """Random elements, by the buffer's name and the seed alone.
 
     Floats are normally distributed; unsigned integers use their whole range; signed ones, which may be indices, lie
-    in 0 to 3.
+    in 0 to ``most``.
     """
     random = np.random.default_rng([seed, zlib.crc32(buffer.name.encode())])
     dtype, size = dtype_of(buffer.dtype), math.prod(buffer.shape)
@@ -265,7 +299,7 @@ def _random(buffer: Buffer, seed: int) -> Array:
             return encoded(random.standard_normal(count, np.float32), buffer.dtype)
         if dtype.kind == "b":
             return random.random(count) < 0.5
-        high = 3 if dtype.kind == "i" else int(np.iinfo(dtype).max)
+        high = most if dtype.kind == "i" else int(np.iinfo(dtype).max)
         return random.integers(0, high, count, dtype, endpoint=True)
 
     if size <= DENSE:
@@ -280,6 +314,11 @@ def _unwritten(buffer: Buffer) -> Array:
     if buffer.zeroed:
         return np.zeros(buffer.shape, dtype)
     return np.full(buffer.shape, _unwritten_bits(buffer.dtype), f"u{dtype.itemsize}").view(dtype)
+
+
+def unwritten_like(array: Array, dtype: str) -> Array:
+    """An array of the same shape that holds what no kernel leaves."""
+    return np.full(array.shape, _unwritten_bits(dtype), f"u{array.dtype.itemsize}").view(array.dtype)
 
 
 def _unwritten_bits(dtype: str) -> int:

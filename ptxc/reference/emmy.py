@@ -65,10 +65,15 @@ def _step(op: CudaOp, problem: Problem) -> Step:
     """How Emmy launches a kernel; extents are numbers already."""
     from emmy.compiler.ir.cuda.ir import resolve_dim
 
-    if op.tma_descriptors or op.indirect_args:
-        raise UnsupportedError("a kernel with tensor maps or indirect inputs is not run yet", kernel=op.kernel_name)
+    if op.tma_descriptors:
+        raise UnsupportedError("a kernel with tensor maps is not run yet", kernel=op.kernel_name)
     parameters = []
-    for name in op.arg_order:
+    indirect = {given: (table, selector, f"{given}__slot") for given, table, selector, _ in op.indirect_args}
+    names = [name for given in op.arg_order for name in indirect.get(given, (given,))]
+    for name in names:
+        if name in problem.placed:
+            parameters.append(problem.placed[name])
+            continue
         buffer = problem.buffers.get(name)
         if buffer is None:
             raise UnsupportedError(f"Emmy's kernel has a parameter {name!r} that is no buffer", kernel=op.kernel_name)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ptxc.errors import UsageError
-from ptxc.launch import LaunchParameter
 from ptxc.reference.buffers import Array, extents
+from ptxc.reference.placement import Placement
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
-from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module
+from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module, Progress, Statistics
 from ptxc.sim.geometry import Dim3
-
-#: Called with the CTAs done and to do, over all launches.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,10 @@ def execute(
 ) -> list[Launched]:
     """Launch ``steps`` in order on ``arrays``, which are written in place, until one does not complete.
 
-    ``modules`` hold the entries by name. Raises UsageError for a launch that does not fit its entry.
+    A grid without CTAs is none that could be launched, by CUDA either: what is to be zero is filled, no more.
+
+    ``modules`` hold the entries by name; ``progress`` counts the CTAs of all launches. Raises UsageError for a launch
+    that does not fit its entry.
     """
     plan = [launch for step in steps for launch in _launches(step, integers, settings.sample)]
     total, before = sum(launch.ctas for launch in plan), 0
@@ -88,7 +88,7 @@ def execute(
         for name in launch.step.launch.zero:
             arrays[name][...] = 0
 
-        def report(finished: int, _: int, start: int = before) -> None:
+        def report(finished: float, _: int, start: int = before) -> None:
             assert progress is not None
             progress(start + finished, total)
 
@@ -120,25 +120,29 @@ def _launch(
     settings: Settings,
     progress: Progress | None,
 ) -> LaunchResult:
+    if not launch.ctas:
+        return LaunchResult([], Statistics(), completed=True)
     entry, description = launch.step.entry, launch.step.launch
+    module = modules[entry]
     try:
-        return modules[entry].launch(
-            entry,
-            launch.grid,
-            description.block,
-            [_argument(parameter, arrays, launch.integers) for parameter in description.parameters],
-            shared=description.dynamic_shared,
-            ctas=launch.places,
-            sanitize=settings.sanitize,
-            max_steps=settings.max_steps,
-            profile=settings.profile,
-            dependent=settings.dependent,
-            progress=progress,
-        )
+        with Placement(module.device, arrays, launch.integers) as placement:
+            result = module.launch(
+                entry,
+                launch.grid,
+                description.block,
+                [placement.argument(parameter) for parameter in description.parameters],
+                shared=description.dynamic_shared,
+                ctas=launch.places,
+                sanitize=settings.sanitize,
+                max_steps=settings.max_steps,
+                profile=settings.profile,
+                dependent=settings.dependent,
+                progress=progress,
+            )
+            beside = placement.collect()
     except UsageError as error:
         error.at(kernel=entry)
         raise
-
-
-def _argument(parameter: LaunchParameter, arrays: Mapping[str, Array], integers: Mapping[str, int]) -> Array | int:
-    return integers[parameter.name] if parameter.role == "runtime" else arrays[parameter.name]
+    if "memory" in settings.sanitize:
+        result.findings += beside
+    return result

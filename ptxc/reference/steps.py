@@ -9,13 +9,16 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger
 
 if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel
 
 #: The roles of parameters that a run can pass.
-ROLES = ("input", "output", "constant", "zero", "runtime")
+ROLES = ("input", "output", "constant", "zero", "runtime", "pages", "start", "table", "selector", "slot")
+
+#: Those that are no memory of a buffer's own.
+ASIDE = ("runtime", "selector", "slot")
 
 _HINT = "give what `ptxc compile --launch-json` wrote; docs/launch.md explains it"
 
@@ -28,8 +31,14 @@ class Step:
     launch: Launch
 
     def names(self, *roles: str) -> list[str]:
-        """The buffers of the parameters with these roles."""
-        return [parameter.name for parameter in self.launch.parameters if parameter.role in roles]
+        """The buffers that parameters with these roles stand for; pages count as an input or as an output."""
+        return [parameter.stands_for for parameter in self.launch.parameters if _role(parameter) in roles]
+
+
+def _role(parameter: LaunchParameter) -> str:
+    if parameter.role == "pages" and parameter.paging is not None:
+        return "output" if parameter.paging.written else "input"
+    return "input" if parameter.role in ("table", "start") else parameter.role
 
 
 def steps_of(kernels: Iterable[CompiledKernel]) -> list[Step]:
@@ -67,6 +76,9 @@ def _check_roles(step: Step) -> None:
         if parameter.role not in ROLES:
             what = f"parameter {parameter.name!r} is of the kind {parameter.role!r}, which is not run yet"
             raise UnsupportedError(what, kernel=step.entry)
+        if parameter.role == "pages" and parameter.paging is None:
+            what = f"the parameter {parameter.name!r} does not say how long its pages are: it has no `paging`"
+            raise InputError(what, kernel=step.entry, hint=_HINT)
 
 
 def _stable(order: TopologicalSorter[int]) -> Iterable[int]:
@@ -116,6 +128,13 @@ class _Fields:
             raise InputError(f"{wanted} is needed here", statement=f"{self.path}.{name}", hint=_HINT)
         return value
 
+    def flag(self, name: str) -> bool:
+        """The member ``name``, which is true or false."""
+        value = self._value.get(name)
+        if not isinstance(value, bool):
+            raise InputError("true or false is needed here", statement=f"{self.path}.{name}", hint=_HINT)
+        return value
+
     def objects(self, name: str) -> list[_Fields]:
         """The member ``name``, a list of objects; none where it is left out."""
         return [_Fields(value, f"{self.path}.{name}[{at}]") for at, value in enumerate(self.get(name, list, []))]
@@ -129,7 +148,9 @@ class _Fields:
         return [*value, *[1] * (count - len(value))]
 
 
-_KINDS: dict[type, str] = {str: "text", int: "an integer", list: "a list", float: "a number", type(None): "null"}
+_KINDS: dict[type, str] = {
+    str: "text", int: "an integer", list: "a list", float: "a number", dict: "an object", type(None): "null",
+}  # fmt: skip
 
 
 def _is_extent(value: Any) -> bool:
@@ -154,7 +175,7 @@ def _step(fields: _Fields) -> Step:
 
 
 def _parameter(fields: _Fields) -> LaunchParameter:
-    shape = fields.get("shape", list, [])
+    shape, paging = fields.get("shape", list, []), fields.get("paging", (dict, type(None)))
     if not all(_is_extent(extent) for extent in shape):
         raise InputError("numbers or expressions are needed here", statement=f"{fields.path}.shape", hint=_HINT)
     return LaunchParameter(
@@ -164,7 +185,21 @@ def _parameter(fields: _Fields) -> LaunchParameter:
         dtype=fields.get("dtype", str, ""),
         shape=tuple(shape),
         value=fields.get("value", (int, float, str, type(None))),
+        buffer=fields.get("buffer", str, ""),
+        paging=_paging(_Fields(paging, f"{fields.path}.paging"), len(shape)) if paging is not None else None,
     )
+
+
+def _paging(fields: _Fields, dimensions: int) -> Paging:
+    axis, extent, shape = fields.get("axis", int), fields.get("extent", int), fields.get("shape", list)
+    if not 0 <= axis < dimensions:
+        raise InputError(f"the buffer has no axis {axis}", statement=f"{fields.path}.axis", hint=_HINT)
+    if extent < 1:
+        raise InputError("a page has at least one element", statement=f"{fields.path}.extent", hint=_HINT)
+    if len(shape) != dimensions or not all(_is_extent(size) for size in shape):
+        raise InputError("a page has as many extents as the buffer", statement=f"{fields.path}.shape", hint=_HINT)
+    start = fields.get("start", (str, type(None)))
+    return Paging(axis, extent, tuple(shape), start, fields.flag("written"))
 
 
 def _runtime(fields: _Fields) -> RuntimeInteger:

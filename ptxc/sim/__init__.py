@@ -6,6 +6,7 @@ The way of a text::
     linker          tree -> one flat program an entry (``program``): names resolved, calls inlined
     cfg             program -> basic blocks, with the order in which threads run them
     kernel          blocks -> closures, through one table of opcodes
+    arguments       what a launch is given, held against what it must be
     device          a launch: batches of CTAs, one ``machine`` each
     scheduler       runs blocks, parts and joins threads, lets them wait (``barrier``, ``warp``)
     access, memory  loads and stores, held against the bounds of what they name

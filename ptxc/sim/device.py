@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ptxc.errors import InputError, UnsupportedError, UsageError
+from ptxc.sim import arguments
 from ptxc.sim import syntax as ast
+from ptxc.sim.arguments import Argument
 from ptxc.sim.asynchronous import CopyQueue
-from ptxc.sim.findings import CHECKS, Finding, Findings
+from ptxc.sim.findings import Finding, Findings
 from ptxc.sim.geometry import Dim3, geometry, padded
 from ptxc.sim.global_race import GlobalRaceCheck
 from ptxc.sim.initialization import InitCheck
@@ -33,7 +35,8 @@ from ptxc.sim.race import SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 
-Argument = Array | np.generic | int | float | bytes
+#: Called with the CTAs done and to do; those that run count in part, as far as the batch before them tells.
+Progress = Callable[[float, int], None]
 
 BATCH_THREADS = 1 << 14
 """How many threads run together: enough to make NumPy's overhead small, few enough to stay in the cache."""
@@ -78,20 +81,29 @@ class CpuDevice:
 
     def load(self, ptx: str) -> Module:
         """The module of a PTX text. Raises InputError where the text is not PTX."""
-        return Module(self._memory, parse(ptx))
+        if not isinstance(ptx, str):
+            what = f"PTX text is a str, not of type {type(ptx).__name__}"
+            raise UsageError(what, hint="give kernel.ptx, or Path(file).read_text()")
+        return Module(self, self._memory, parse(ptx))
 
-    def address(self, array: Array) -> int:
+    def address(self, array: Array, name: str = "an array") -> int:
         """The device address of ``array``, which stays its memory from now on: for tables of pointers.
 
-        Raises UsageError if the array is not contiguous.
+        Findings call it by ``name``. Raises UsageError for what is no contiguous array of numbers.
         """
-        return self._memory.bind(array, "an array").start
+        arguments.check_array(array, name)
+        return self._memory.bind(array, name).start
+
+    def release(self, array: Array) -> None:
+        """Unmap ``array``, whose address was asked for; nothing else gets that address."""
+        self._memory.release(array)
 
 
 class Module:
     """A loaded PTX text; its initialised variables live as long as it does."""
 
-    def __init__(self, memory: GlobalMemory, tree: ast.Module) -> None:
+    def __init__(self, device: CpuDevice, memory: GlobalMemory, tree: ast.Module) -> None:
+        self.device = device
         self._memory = memory
         self._tree = tree
         self._symbols: dict[str, Symbol] = {}
@@ -153,19 +165,19 @@ class Module:
     def launch(
         self,
         name: str,
-        grid: Sequence[int],
-        block: Sequence[int],
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
         args: Sequence[Argument],
         *,
         shared: int = 0,
-        ctas: Iterable[Sequence[int]] | None = None,
+        ctas: Iterable[int | Sequence[int]] | None = None,
         sanitize: Iterable[str] = (),
         max_steps: int = DEFAULT_MAX_STEPS,
         profile: bool = False,
         dependent: bool | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> LaunchResult:
-        """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each).
+        """Execute entry ``name`` with ``grid`` CTAs of ``block`` threads (up to three extents each, or a number).
 
         ``args`` come in parameter order: an array for a pointer (written in place; read-only if its ``writeable``
         flag is off), a number for a scalar, an array or bytes for a parameter declared as an array, an int for a
@@ -173,26 +185,21 @@ class Module:
         execute, all of them by default. ``sanitize`` names checks of ``CHECKS``. ``profile`` asks for the result's
         profile. ``dependent`` says that the grid ahead may still run when this one begins (programmatic dependent
         launch), None that it may if the entry has a ``griddepcontrol.wait``. ``progress`` is called with the CTAs done
-        and to do.
+        and to do, now and then while a batch of them runs too.
 
         Raises UsageError for arguments that do not fit, InputError and UnsupportedError for the text's faults.
         Faults of the kernel's execution are findings of the result.
         """
-        run = _Launch(self._memory, self._kernel(name), _dim3(grid, "grid"), _dim3(block, "block"), shared)
-        chosen = frozenset(sanitize)
-        if not chosen <= CHECKS:
-            raise UsageError(f"unknown check {min(chosen - CHECKS)!r}", hint=f"there are {', '.join(sorted(CHECKS))}")
-        places = run.places(ctas)
+        if not isinstance(name, str):
+            hint = f"entries are {', '.join(self.entries)}"
+            raise UsageError(f"an entry's name is a str, not of type {type(name).__name__}", hint=hint)
+        kernel, limit = self._kernel(name), arguments.natural(max_steps, "max_steps", 1)
+        extents = arguments.extents(grid, "grid"), arguments.extents(block, "block")
+        run = _Launch(self._memory, kernel, *extents, arguments.shared_bytes(shared))
+        chosen, places = arguments.checks(sanitize), run.places(ctas)
         run.profile = Profile() if profile else None
         run.dependent = dependent
-        return run.run(list(args), places, chosen, max_steps, progress)
-
-
-def _dim3(extents: Sequence[int], what: str) -> Dim3:
-    full = tuple(int(n) for n in (*extents, 1, 1, 1)[:3])
-    if len(extents) > 3 or any(n < 1 for n in full):
-        raise UsageError(f"the {what} {tuple(extents)} is not one to three positive extents")
-    return full[0], full[1], full[2]
+        return run.run(args, places, chosen, limit, progress)
 
 
 class _Launch:
@@ -209,34 +216,24 @@ class _Launch:
         self._statistics = Statistics()
         self.profile: Profile | None = None
         self.dependent: bool | None = None
-        limits = self._program.limits
-        limit = math.prod(limits.get("maxntid", (1024,)))
-        if math.prod(block) > limit:
-            raise UsageError(f"{math.prod(block)} threads are more than the {limit} that a CTA of this entry may have")
-        required = limits.get("reqntid")
-        if required is not None and _dim3(required, "required block") != block:
-            raise UsageError(f"the entry must be launched with blocks of {required} threads, not {block}")
-        if math.prod(limits.get("reqnctapercluster", ())) > 1:
+        arguments.block_of(block, self._program.limits)
+        if math.prod(self._program.limits.get("reqnctapercluster", ())) > 1:
             raise UnsupportedError("the CPU device does not execute clusters of several CTAs")
 
-    def places(self, ctas: Iterable[Sequence[int]] | None) -> list[Dim3]:
+    def places(self, ctas: Iterable[int | Sequence[int]] | None) -> list[Dim3]:
         """The CTAs to execute, in the order of their linear ids."""
+        if ctas is not None:
+            return arguments.coordinates(ctas, self._grid)
         gx, gy, gz = self._grid
-        if ctas is None:
-            return [(x, y, z) for z in range(gz) for y in range(gy) for x in range(gx)]
-        chosen = [_coordinates(cta) for cta in ctas]
-        for x, y, z in chosen:
-            if not (0 <= x < gx and 0 <= y < gy and 0 <= z < gz):
-                raise UsageError(f"CTA {(x, y, z)} is outside of the grid {self._grid}")
-        return chosen
+        return [(x, y, z) for z in range(gz) for y in range(gy) for x in range(gx)]
 
     def run(
         self,
-        args: list[Argument],
+        args: Sequence[Argument],
         places: list[Dim3],
         checks: frozenset[str],
         max_steps: int,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
     ) -> LaunchResult:
         regions, parameters = self._bind(args)
         if "race" in checks:
@@ -247,37 +244,62 @@ class _Launch:
         try:
             with np.errstate(all="ignore"):
                 for start in range(0, len(places), size):
-                    self._run_batch(places[start : start + size], parameters, checks, max_steps)
+                    batch = places[start : start + size]
+                    tick = self._ticker(start, len(batch), len(places), progress) if progress is not None else None
+                    self._run_batch(batch, parameters, checks, max_steps, tick)
                     if progress is not None:
-                        progress(min(start + size, len(places)), len(places))
+                        progress(start + len(batch), len(places))
         except Stop:
             completed = False
         finally:
-            for region in regions:
-                self._memory.remove(region)
+            self._forget(regions)
         return LaunchResult(self._findings.list(), self._statistics, completed, self.profile)
 
     def _waits_for_grid(self) -> bool:
         waits = (item for item in self._program.instructions if item.opcode == "griddepcontrol")
         return any("wait" in item.modifiers for item in waits)
 
-    def _bind(self, args: list[Argument]) -> tuple[list[Region], Region]:
-        """The parameter bank, and the regions that exist for this launch only."""
+    def _ticker(self, start: int, ctas: int, total: int, progress: Progress) -> Callable[[int], None]:
+        """Reports how far a batch is: a batch takes as many instructions as those before it, so the first says 0."""
+        batches, issued_before = self._statistics.batches, self._statistics.issued
+        expected = issued_before / batches if batches else math.inf
+
+        def tick(issued: int) -> None:
+            progress(start + ctas * min(issued / expected, 1.0), total)
+
+        return tick
+
+    def _bind(self, args: Sequence[Argument]) -> tuple[list[Region], Region]:
+        """The regions that exist for this launch only, and the parameter bank."""
         declared = self._program.parameters
-        if len(args) != len(declared):
-            raise UsageError(f"{len(args)} arguments are given, the entry has {len(declared)} parameters")
+        given = list(zip(declared, arguments.counted(args, declared), strict=True))
         data = np.zeros(max((p.offset + p.size for p in declared), default=0), np.uint8)
-        fresh = []
-        for parameter, value in zip(declared, args, strict=True):
-            if isinstance(value, np.ndarray) and not parameter.array:
-                before = self._memory.count
-                region = self._memory.bind(value, parameter.name)
-                if self._memory.count > before:
-                    fresh.append(region)
-                value = region.start
-            raw = _bytes_of(parameter, value)
-            data[parameter.offset : parameter.offset + len(raw)] = np.frombuffer(raw, np.uint8)
+        fresh: list[Region] = []
+        try:
+            for parameter, value in given:
+                raw = arguments.encoded(parameter, self._address(parameter, value, fresh))
+                data[parameter.offset : parameter.offset + len(raw)] = np.frombuffer(raw, np.uint8)
+        except UsageError:
+            self._forget(fresh)
+            raise
         return fresh, Region("parameters", "param", 0, data, False)
+
+    def _address(self, parameter: Parameter, value: Argument, fresh: list[Region]) -> Argument:
+        """An argument, or the address of the array that it is; a region made for it is added to ``fresh``."""
+        if not arguments.is_memory(parameter, value):
+            return value
+        assert isinstance(value, np.ndarray)
+        before = self._memory.count
+        region = self._memory.bind(value, parameter.name)
+        if self._memory.count > before:
+            fresh.append(region)
+        elif region not in fresh:
+            region.name = parameter.name  # its address was asked for under some other name
+        return region.start
+
+    def _forget(self, regions: list[Region]) -> None:
+        for region in regions:
+            self._memory.remove(region)
 
     def _batch_size(self) -> int:
         slots = padded(self._block)
@@ -294,7 +316,14 @@ class _Launch:
     def _shared_stride(self) -> int:
         return -(-(self._program.dynamic_shared + self._shared) // 1024) * 1024
 
-    def _run_batch(self, ctas: list[Dim3], parameters: Region, checks: frozenset[str], max_steps: int) -> None:
+    def _run_batch(
+        self,
+        ctas: list[Dim3],
+        parameters: Region,
+        checks: frozenset[str],
+        max_steps: int,
+        tick: Callable[[int], None] | None,
+    ) -> None:
         where = geometry(ctas, self._block, self._grid)
         base = self._program.dynamic_shared
         extents = [*self._program.shared, Extent("dynamic shared memory", base, base + self._shared)]
@@ -320,7 +349,7 @@ class _Launch:
             order = m.checks.order = Order(m)
             m.checks.race = SharedRaceCheck(m, order)
             self._global_race.begin(order)
-        scheduler = Scheduler(self._kernel, m, max_steps)
+        scheduler = Scheduler(self._kernel, m, max_steps, tick)
         try:
             scheduler.run()
         finally:
@@ -348,26 +377,3 @@ class _Launch:
             total.instructions += block.length * threads
             for instruction, _ in block.actions:
                 total.opcodes[instruction.spelling] = total.opcodes.get(instruction.spelling, 0) + threads
-
-
-def _coordinates(cta: Sequence[int]) -> Dim3:
-    full = tuple(int(n) for n in (*cta, 0, 0, 0)[:3])
-    return full[0], full[1], full[2]
-
-
-def _bytes_of(parameter: Parameter, value: Argument) -> bytes:
-    if parameter.array:
-        raw = value if isinstance(value, bytes) else np.asarray(value).tobytes()
-    elif isinstance(value, bytes):
-        raw = value
-    elif parameter.type.kind == "f":
-        raw = np.array([value]).astype(parameter.type.dtype).tobytes()
-    elif isinstance(value, np.floating):
-        raw = value.tobytes()
-    elif isinstance(value, int | np.integer):
-        raw = (int(value) & (1 << 8 * parameter.size) - 1).to_bytes(parameter.size, "little")
-    else:
-        raise UsageError(f"{value!r} is no argument for parameter {parameter.name} of type .{parameter.type.name}")
-    if len(raw) != parameter.size:
-        raise UsageError(f"parameter {parameter.name} has {parameter.size} bytes, its argument {len(raw)}")
-    return raw

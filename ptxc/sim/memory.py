@@ -68,13 +68,15 @@ class GlobalMemory:
     def bind(self, array: Array, name: str) -> Region:
         """The region that is ``array``'s memory, the same one each time it is asked for.
 
-        Raises UsageError if ``array`` is not contiguous.
+        It is writable if the array is now. Raises UsageError if ``array`` is not contiguous.
         """
         known = self._by_array.get(id(array))
         if known is not None and known.keep is array:
+            known.writable = array.flags.writeable
             return known
         if not array.flags.c_contiguous:
-            raise UsageError(f"the array for {name} is not contiguous", hint="pass numpy.ascontiguousarray of it")
+            hint = "pass numpy.ascontiguousarray of it, which is a copy: what is written is there"
+            raise UsageError(f"the array for {name} is not contiguous", hint=hint)
         region = self.add(name, "global", array.reshape(-1).view(np.uint8), array.flags.writeable)
         region.keep = array
         self._by_array[id(array)] = region
@@ -87,6 +89,12 @@ class GlobalMemory:
         self._regions.append(region)
         self._next = -(-(region.end + GAP) // _ALIGNMENT) * _ALIGNMENT
         return region
+
+    def release(self, array: Array) -> None:
+        """Unmap the region that is ``array``'s memory, if there is one."""
+        region = self._by_array.get(id(array))
+        if region is not None and region.keep is array:
+            self.remove(region)
 
     def remove(self, region: Region) -> None:
         """Unmap ``region``; its addresses stay unused."""

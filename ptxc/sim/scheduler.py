@@ -20,6 +20,9 @@ from ptxc.sim.kernel import BarrierEnd, Block, Branch, CollectiveEnd, Exit, Fall
 from ptxc.sim.machine import Active, Machine, Stop
 from ptxc.sim.scalar import Array, Index
 
+TICK = 2000
+"""How many instructions are issued between two reports of how far a batch is: some hundredths of a second."""
+
 PATIENCE = 64
 """How many blocks of loops that may wait for other threads run before those threads get a turn."""
 
@@ -36,10 +39,14 @@ class _Waiting:
 class Scheduler:
     """Runs one batch of CTAs to its end."""
 
-    def __init__(self, kernel: Kernel, m: Machine, max_steps: int) -> None:
+    def __init__(self, kernel: Kernel, m: Machine, max_steps: int, tick: Callable[[int], None] | None = None) -> None:
+        """``tick`` is called now and then with the instructions that were issued."""
         self._kernel = kernel
         self._m = m
         self._limit = max_steps
+        self._tick = tick
+        #: When to look up from the work: the one comparison serves the limit and the reports.
+        self._pause = max_steps if tick is None else min(TICK, max_steps)
         self._ready: dict[int, list[Active]] = {}
         self._barriers = Barriers(m)
         self._lanes: dict[str, list[_Waiting]] = {}
@@ -59,10 +66,18 @@ class Scheduler:
                 active = self._gather(at, active, blocks[at].gathers)
             if active.index.size:
                 self._run_block(at, blocks[at], active)
-            if m.issued > self._limit:
-                self._out_of_steps(active)
+            if m.issued > self._pause:
+                self._look_up(active)
             if not self._ready:
                 self._finish()
+
+    def _look_up(self, active: Active) -> None:
+        issued = self._m.issued
+        if issued > self._limit:
+            self._out_of_steps(active)
+        if self._tick is not None:
+            self._tick(issued)
+            self._pause = min(issued + TICK, self._limit)
 
     def _choose(self) -> int:
         if len(self._ready) == 1:

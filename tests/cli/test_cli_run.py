@@ -113,6 +113,25 @@ def test_runtime_sizes(tmp_path: Path) -> None:
     assert "n is 50 (as chosen) and 70 (dimension 0 of x)" in message
 
 
+@pytest.mark.parametrize("command", [["run"], ["verify"]])
+def test_a_grid_without_ctas_is_not_launched(command: list[str]) -> None:
+    result = ptxc(*command, ANY_SIZE, "--set", "n=0")
+    assert result.status == 0
+    assert result.err == "ptxc: note: the grid of k_z_pointwise has no CTAs, so that nothing is launched\n"
+    if command == ["run"]:
+        assert re.search(r"^k_z_pointwise +0 +256 +0 +0$", result.out, re.MULTILINE)
+        assert re.search(r"^z +f32\[0\] +written +- +- +-$", result.out, re.MULTILINE)
+    assert "there is no CTA 0, the grid has 0" in ptxc(*command, ANY_SIZE, "--set", "n=0", "--ctas", "0,").message
+
+
+def test_a_buffer_that_memory_does_not_hold(compiled: tuple[Path, Path], tmp_path: Path) -> None:
+    ptx, launch = compiled
+    for size in ("1000000000000000", "100000000000000000000000000"):
+        huge = changed(launch, "1000", size, tmp_path / "huge.json")
+        message = ptxc("run", ptx, "--launch", huge).message
+        assert f"there is no memory for 'x', which is f32[{size}]; choose smaller sizes" in message
+
+
 def test_kernels_of_a_graph_share_what_they_write(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     given, out = saved(tmp_path / "in.npz", x=x), tmp_path / "out.npz"
@@ -282,7 +301,8 @@ def test_launch_descriptions_that_do_not_fit(compiled: tuple[Path, Path], tmp_pa
     for old, new, expected in (
         ('"block": [256, 1, 1]', '"block": [512, 1, 1]', "k_z_pointwise: 512 threads are more than the 256"),
         ('"shape": [1000]', '"shape": ["m"]', "cannot be computed"),
-        ('"role": "output"', '"role": "pages"', "is of the kind 'pages', which is not run yet"),
+        ('"role": "output"', '"role": "tensor_map"', "is of the kind 'tensor_map', which is not run yet"),
+        ('"role": "output"', '"role": "pages"', "the parameter 'z' does not say how long its pages are"),
         ('"dtype": "f32"', '"dtype": "f8e4m3"', "buffers of type 'f8e4m3' are not run yet"),
         ("{", "(", "is no JSON"),
     ):
@@ -307,7 +327,8 @@ def test_launch_descriptions_that_do_not_fit(compiled: tuple[Path, Path], tmp_pa
         ([VECTOR_ADD, "--rtol", "inf"], "--rtol: 'inf' is no tolerance"),
         ([VECTOR_ADD, "--atol", "x"], "--atol: 'x' is no tolerance; give a number such as 1e-5"),
         ([VECTOR_ADD, "--set", "n"], "--set: 'n' is no size; give NAME=N, such as seq_len=50"),
-        ([VECTOR_ADD, "--set", "n=0"], "--set: 'n=0' is no size"),
+        ([VECTOR_ADD, "--set", "n=-1"], "--set: 'n=-1' is no size"),
+        ([ANY_SIZE, "--set", "n=2147483648"], "n is 2147483648; a kernel takes sizes up to 2147483647"),
         ([VECTOR_ADD, "--set", "n=5"], "the kernel has no runtime integer 'n'; all its sizes are fixed"),
         ([ANY_SIZE, "--set", "m=5"], "the kernel has no runtime integer 'm'; it has n"),
         ([VECTOR_ADD, "--seed", "x"], "--seed: 'x' is no number"),
@@ -399,23 +420,3 @@ def test_as_a_process(racy: Path, tmp_path: Path) -> None:
     done = process("run", racy, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, b"")
     assert process("run", "-", cwd=tmp_path, stdin=VECTOR_ADD.read_bytes()).returncode == 0
-
-
-def test_a_bar_shows_how_far_a_long_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import contextmanager
-
-    from ptxc.cli import launching
-
-    steps: list[str] = []
-
-    @contextmanager
-    def bar(total: int, what: str) -> Any:
-        assert total == 100
-        yield lambda: steps.append(what)
-
-    monkeypatch.setattr(launching, "progress", bar)
-    assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
-    assert steps == []
-    monkeypatch.setattr(launching, "_PATIENCE", 0.0)
-    assert ptxc("run", ANY_SIZE, "--set", "n=40000").status == 0
-    assert steps == ["running"] * 100

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ BEYOND_CORE = {"Let", "Select", "WarpBroadcast", "ZeroPrologue"}
 #: Launches with more elements than this in an input or the outputs take the CPU device too long.
 MAX_INPUT, MAX_OUTPUT = 4_000_000, 300_000
 
+#: Of a single launch of more threads than this, some CTAs are executed.
+MAX_THREADS = 400_000
+
 #: Launches of more threads than this are left to the run of the whole corpus.
 MAX_SAMPLE = 100_000
 
@@ -48,12 +52,31 @@ class Run:
     files: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.name}.{self.variant}.{self.target}"
+        return f"{self.schedule}.{self.target}"
 
     @property
     def name(self) -> str:
         """The problem and its size."""
         return f"{self.problem}.{self.size}"
+
+    @property
+    def schedule(self) -> str:
+        """All but the target."""
+        return f"{self.name}.{self.variant}"
+
+    @property
+    def sampled(self) -> int | None:
+        """How many CTAs to execute, where all are too many: of one kernel that adds to nothing."""
+        (first, *others) = (entries()[file] for file in self.files)
+        if others or first["zero_outputs"] or self.threads <= MAX_THREADS:
+            return None
+        return int(MAX_THREADS // math.prod(first["block"]))
+
+    @property
+    def share(self) -> float:
+        """The part of the CTAs that is executed."""
+        total: int = math.prod(entries()[self.files[0]]["grid"])
+        return (self.sampled or total) / total
 
     @property
     def threads(self) -> int:
@@ -63,6 +86,11 @@ class Run:
     def compile(self) -> list[CompiledKernel]:
         """The kernels, compiled."""
         return [kernel for file in self.files for kernel in ptxc.compile(FOLDER / file, target=self.target)]
+
+
+def code(kernels: Iterable[CompiledKernel]) -> str:
+    """The kernels' PTX without what names the target: for many, the same is made for several."""
+    return "".join(kernel.ptx.partition(".address_size")[2] for kernel in kernels)
 
 
 @cache
@@ -115,6 +143,12 @@ def reference(run: Run) -> tuple[Arrays, dict[str, Array]]:
     numbers = _numbers(reference_file(run))
     inputs = {name.removeprefix("in_"): numbers[name] for name in numbers if name.startswith("in_")}
     return inputs, {name.removeprefix("out64_"): numbers[name] for name in numbers if name.startswith("out64_")}
+
+
+def schedules(runs: Iterable[Run]) -> Iterator[tuple[str, list[Run]]]:
+    """Runs by what they compute, from which size, under which schedule: one of them for each target."""
+    for name, found in groupby(sorted(runs, key=str), key=lambda run: run.schedule):
+        yield name, list(found)
 
 
 def sample(runs: Iterable[Run]) -> list[Run]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ptxc.driver import CompiledKernel
 from ptxc.launch import Launch, LaunchParameter, evaluate
+from ptxc.reference.sample import Sample
 from ptxc.sim.device import CpuDevice
 
 Array = NDArray[Any]
@@ -25,26 +26,33 @@ DTYPES = {
 SANITIZERS = ("memory", "race", "init", "sync")
 
 
-def run(kernels: Sequence[CompiledKernel], arrays: Arrays, sanitize: Sequence[str] = SANITIZERS) -> list[str]:
+def run(
+    kernels: Sequence[CompiledKernel], arrays: Arrays, sanitize: Sequence[str] = SANITIZERS, *,
+    ctas: int | None = None, more: int = 0, sizes: Mapping[str, int] | None = None,
+) -> list[str]:  # fmt: skip
     """Launch kernels one after the other on ``arrays``, which hold the inputs and get all that is written.
 
-    Returns what the device found. A buffer that is written begins as what no kernel should leave there.
+    Returns what the device found. A buffer that is written begins as what no kernel should leave there. ``ctas``: no
+    more than so many of them, spread over the grid. ``more``: so many more CTAs than the kernels need.
+    ``sizes`` are runtime integers that no shape says.
     """
     device = CpuDevice()
     launches = [kernel.launch for kernel in kernels]
     assert all(launches)
-    integers = [_allocate(launch, arrays) for launch in launches if launch]
+    integers = [_allocate(launch, arrays, sizes or {}) for launch in launches if launch]
     found: list[str] = []
-    for kernel, launch, sizes in zip(kernels, launches, integers, strict=True):
+    for kernel, launch, values in zip(kernels, launches, integers, strict=True):
         assert launch is not None
         for name in launch.zero:
             arrays[name][...] = 0
+        x, y, z = (evaluate(extent, values) for extent in launch.grid)
         result = device.load(kernel.ptx).launch(
             kernel.name,
-            [evaluate(extent, sizes) for extent in launch.grid],
+            (x + more, y, z),
             launch.block,
-            [sizes[p.name] if p.role == "runtime" else _argument(p, arrays, sizes) for p in launch.parameters],
+            [values[p.name] if p.role == "runtime" else _argument(p, arrays, values) for p in launch.parameters],
             shared=launch.dynamic_shared,
+            ctas=Sample(ctas).places((x, y, z)),
             sanitize=sanitize,
         )
         found += map(str, result.findings)
@@ -52,19 +60,22 @@ def run(kernels: Sequence[CompiledKernel], arrays: Arrays, sanitize: Sequence[st
     return found
 
 
-def integers(launch: Launch, arrays: Mapping[str, Array]) -> dict[str, int]:
-    """The runtime integers, from the shapes of the arrays that are there."""
+def integers(launch: Launch, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The runtime integers: of ``sizes``, else from the shapes of the arrays that are there."""
     values = {}
     for integer in launch.runtime:
+        if integer.name in sizes:
+            values[integer.name] = sizes[integer.name]
+            continue
         found = {arrays[name].shape[axis] for name, axis in integer.sizes if name in arrays}
         assert len(found) == 1, f"{integer.name} is {sorted(found)}"
         values[integer.name] = found.pop()
     return values
 
 
-def _allocate(launch: Launch, arrays: Arrays) -> dict[str, int]:
+def _allocate(launch: Launch, arrays: Arrays, given: Mapping[str, int]) -> dict[str, int]:
     """Make the arrays that the launch writes and nobody has made yet."""
-    sizes = integers(launch, arrays)
+    sizes = integers(launch, arrays, given)
     for parameter in launch.parameters:
         if parameter.role == "output" and parameter.name not in arrays:
             dtype = np.dtype(DTYPES[parameter.dtype])
@@ -85,11 +96,17 @@ def _argument(parameter: LaunchParameter, arrays: Arrays, sizes: dict[str, int])
     return array
 
 
-def error(value: Array, reference: Array) -> float:
+def written(array: Array) -> NDArray[np.bool_]:
+    """Which elements of a buffer of floats that began as no numbers hold one."""
+    return ~np.isnan(array)
+
+
+def error(value: Array, reference: Array, where: NDArray[np.bool_] | None = None) -> float:
     """The largest error of an element, relative to its reference or to the root of their mean square where that is
-    larger; infinite where a value is no number."""
+    larger; infinite where a value is no number. ``where``: of these elements alone."""
     reference = reference.astype(np.float64)
     difference = np.abs(value.astype(np.float64).reshape(reference.shape) - reference)
     scale = np.maximum(np.abs(reference), np.sqrt(np.mean(np.square(reference))) + 1e-300)
-    worst = float(np.max(difference / scale, initial=0.0))
+    relative = difference / scale
+    worst = float(np.max(relative if where is None else relative[where.reshape(relative.shape)], initial=0.0))
     return np.inf if np.isnan(worst) else worst

@@ -39,8 +39,10 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float = 0.0) -> Arrays:
-    """Random inputs for kernels that run one after the other: what none of them writes. Multiples of ``step``."""
+def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float = 0.0, tag: str = "") -> Arrays:
+    """Random inputs for kernels that run one after the other: what none of them writes. Multiples of ``step``.
+
+    ``tag`` is part of what seeds them."""
     arrays: Arrays = {}
     written: set[str] = set()
     for kernel in kernels:
@@ -48,7 +50,7 @@ def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float
         for parameter in kernel.launch.parameters:
             if parameter.role == "input" and parameter.name not in written:
                 shape = [evaluate(extent, sizes) for extent in parameter.shape]
-                random = np.random.default_rng(zlib.crc32(parameter.name.encode()))
+                random = np.random.default_rng(zlib.crc32(f"{tag}{parameter.name}".encode()))
                 values = random.standard_normal(shape)
                 values = np.round(values / step) * step if step else values
                 arrays[parameter.name] = values.astype(DTYPES[parameter.dtype])

@@ -1,88 +1,95 @@
-"""The corpus's kernels at sizes that it has no references of: other runtime sizes, and the full sizes.
+"""The corpus's kernels with runtime sizes, at every size around their blocks and tiles, and at primes.
 
-By default a sample of the former; ``PTXC_WHOLE_CORPUS=1`` takes all.
+By default a sample of kernels and sizes; ``PTXC_WHOLE_CORPUS=1`` takes all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
-from bench15 import WHOLE, Run, reference_file, runs, sample
+from bench15 import WHOLE, Run, code, reference_file, runs, sample, schedules
 from launching import error, run
+from problems import DYNAMIC, FULL
 from reference import computed, inputs
 
-Sizes = tuple[dict[str, int], ...]
+from ptxc.driver import CompiledKernel
+from ptxc.launch import Launch, evaluate
+
+#: The largest relative error: sums of some hundreds of terms are among them.
+BOUND = 5e-6
+
+PRIMES = (2, 7, 13, 61, 127, 251)
+
+#: No tile of the corpus's is larger than this.
+LARGEST = 2048
+
+#: A size whose launches have more threads than this is left out.
+MAX_THREADS = 300_000 if WHOLE else 10_000
 
 
-def each(name: str, *values: int) -> Sizes:
-    """A runtime integer's values, one after the other."""
-    return tuple({name: value} for value in values)
+def launches_of(kernels: Iterable[CompiledKernel]) -> list[Launch]:
+    return [kernel.launch for kernel in kernels if kernel.launch is not None]
 
 
-#: What is computed, by problem and size, and the runtime integers to compute it with: ragged grids, single rows.
-DYNAMIC: dict[str, tuple[str, Sizes]] = {
-    "p00_scalar_add.dyn_n": ("x + 2.5", each("n", 1, 256, 4095)),
-    "p01_vector_add.dyn_n": ("x + y", each("n", 1, 257, 4096)),
-    "p02_scale_shift.dyn_n": ("x * 1.5 - 0.25", each("n", 1, 255, 3001)),
-    "p02_scale_shift.channel_dyn": ("x * scale + shift", each("m", 1, 8, 101)),
-    "p03_relu_mul.dyn_n": ("np.maximum(x, 0) * w", each("n", 1, 511, 1024)),
-    "r01_array_sum.dyn_n": ("x.sum(keepdims=True)", each("n", 1, 31, 2047)),
-    "r04_row_sum.dyn_k": ("x.sum(1)", each("k", 1, 33, 1000)),
-    "r04_row_sum.dyn_m": ("x.sum(1)", each("m", 1, 15, 130)),
-    "f01_rmsnorm.dyn_k": ("rms_norm(x, w)", each("k", 1, 31, 513)),
-    "f01_rmsnorm.dyn_m": ("rms_norm(x, w)", each("m", 1, 9)),
-    "f02_row_softmax.dyn_k": ("softmax(x)", each("k", 1, 31, 513)),
-    "f02_row_softmax.dyn_m": ("softmax(x)", each("m", 1, 9)),
-    "f03_l2norm.dyn_k": ("l2_norm(x)", each("k", 1, 31, 513)),
-    "f03_l2norm.dyn_m": ("l2_norm(x)", each("m", 1, 9)),
-    "m01_matmul_512.dyn_m": ("a @ b", each("seq_len", 1, 97)),
-    "m02_matmul_rect.dynlinear_m": ("a @ w.T", each("seq_len", 1, 97)),
-    "a01_attention.dyn_seq": ("attention(q, k, v)", each("seq_len", 1, 9, 33)),
-}
-FULL = {
-    "p00_scalar_add.full_1048576": "x + 2.5",
-    "p01_vector_add.full_1048576": "x + y",
-    "p01_vector_add.odd_1000003": "x + y",
-    "p02_scale_shift.full_1048576": "x * 1.5 - 0.25",
-    "p02_scale_shift.odd_1000003": "x * 1.5 - 0.25",
-    "p03_relu_mul.full_1048576": "np.maximum(x, 0) * w",
-    "p03_relu_mul.odd_1000003": "np.maximum(x, 0) * w",
-    "r02_big_sum.full_4194304": "x.sum(keepdims=True)",
-    "r03_mean.full_1048576": "x.mean(keepdims=True)",
-    "r04_row_sum.full_512x2048": "x.sum(1)",
-    "f01_rmsnorm.full_512x2048": "rms_norm(x, w)",
-    "f02_row_softmax.full_512x2048": "softmax(x)",
-    "f03_l2norm.full_512x2048": "l2_norm(x)",
-    "m01_matmul_512.full_512x512x512": "a @ b",
-    "m02_matmul_rect.full_512x256x1024": "a @ b",
-    "m02_matmul_rect.ragged_320x192x384": "a @ b",
-    "a02_attention_128.full_1x8x64x128": "attention(q, k, v)",
-    "a02_attention_128.full3_4x256x128": "attention(q, k, v)",
-}
-#: The largest relative error; more where a sum of a million random numbers is near zero.
-BOUND = 4e-6
-BOUNDS = {"r02_big_sum.full_4194304": 1e-5, "r03_mean.full_1048576": 1e-4}
+def sizes_around(launches: Iterable[Launch], name: str) -> list[int]:
+    """Sizes at which something ends, or nearly: primes, and one less and more than each block and tile."""
+    ends = set()
+    launches = list(launches)
+    for launch in launches:
+        ends.add(launch.block[0])
+        if isinstance(launch.grid[0], str):
+            ends.add(_tile(launch.grid[0], name))
+    sizes = {1, *PRIMES, *(size for end in ends for size in (end - 1, end, end + 1, 2 * end - 1) if size > 0)}
+    return sorted(size for size in sizes if _threads(launches, {name: size}) <= MAX_THREADS)
 
-PROBLEMS = DYNAMIC | {name: (expression, ({},)) for name, expression in FULL.items()}
+
+def _threads(launches: Iterable[Launch], sizes: dict[str, int]) -> int:
+    return sum(evaluate(launch.grid[0], sizes) * launch.block[0] for launch in launches)
+
+
+def _tile(grid: str, name: str) -> int:
+    """The greatest size for which the grid is as for 1."""
+    first = evaluate(grid, {name: 1})
+    return next(size for size in range(1, LARGEST) if evaluate(grid, {name: size + 1}) > first)
+
+
+def check(found: Run, kernels: list[CompiledKernel], sizes: Iterable[int], name: str) -> None:
+    expression = DYNAMIC[found.name]
+    for size in sizes:
+        arrays = inputs(kernels, {name: size})
+        expected = computed(expression, arrays)
+        assert not run(kernels, arrays), size
+        (output,) = (p.name for p in launches_of(kernels)[-1].parameters if p.role == "output")
+        assert error(arrays[output], expected) <= BOUND, size
 
 
 @pytest.mark.parametrize(
-    "launches", sample(run for run in runs() if run.name in (PROBLEMS if WHOLE else DYNAMIC)), ids=str
+    "found",
+    [pytest.param(found, id=name) for name, found in schedules(sample(run for run in runs() if run.name in DYNAMIC))],
 )
-def test_sizes(launches: Run) -> None:
-    expression, bindings = PROBLEMS[launches.name]
-    kernels = launches.compile()
-    for sizes in bindings:
-        arrays = inputs(kernels, sizes)
-        expected = computed(expression, arrays)
-        assert not run(kernels, arrays)
-        (output,) = (p.name for p in kernels[-1].launch.parameters if p.role == "output")  # type: ignore[union-attr]
-        assert error(arrays[output], expected) <= BOUNDS.get(launches.name, BOUND), sizes
+def test_sizes(found: list[Run]) -> None:
+    done = set()
+    for one in found:
+        kernels = one.compile()
+        if code(kernels) in done:
+            continue
+        done.add(code(kernels))
+        launches = launches_of(kernels)
+        (name,) = {integer.name for launch in launches for integer in launch.runtime}
+        sizes = sizes_around(launches, name)
+        check(one, kernels, sizes if WHOLE else sizes[-4:], name)
+
+
+def test_sizes_are_around_blocks_and_tiles() -> None:
+    launch = Launch(("(((m * 8) + 127) / 128)", 1, 1), (128, 1, 1), 0, 0, (), (), ())
+    assert sizes_around([launch], "m") == [1, 2, 7, 13, 15, 16, 17, 31, 61, 127, 128, 129, 251, 255]
 
 
 def test_all_runtime_sizes_are_tried() -> None:
-    assert {run.name for run in runs() if "dyn" in run.size} <= PROBLEMS.keys()
+    assert {run.name for run in runs() if "dyn" in run.size} <= DYNAMIC.keys()
 
 
 def test_sizes_without_a_reference_are_tried() -> None:
     without = {run.name for run in runs() if not reference_file(run).exists()}
-    assert {name for name in without if not name.startswith("x05_wide")} <= PROBLEMS.keys()
+    assert {name for name in without if not name.startswith("x05_wide")} <= FULL.keys() | DYNAMIC.keys()

@@ -172,12 +172,12 @@ def _(kernel: Kernel) -> None:
 
 @breaks(18, "another value is called %n too")
 def _(kernel: Kernel) -> None:
-    kernel.blocks[1].instrs[0].results[0].name = "n"
+    kernel.blocks[1].instrs[0].results[0].hint = "n"
 
 
 @breaks(18, "no value can be called '0'")
 def _(kernel: Kernel) -> None:
-    kernel.blocks[1].instrs[0].results[0].name = "0"
+    kernel.blocks[1].instrs[0].results[0].hint = "0"
 
 
 @breaks(20, "nothing in this kernel defines %n")

@@ -214,8 +214,8 @@ def test_kernels_that_need_one_another() -> None:
 
 
 def test_parameters_that_cannot_be_passed_yet() -> None:
-    with pytest.raises(UnsupportedError, match="k: parameter 'x__pages' is of the kind 'pages', which is not run yet"):
-        in_order([step("k", buffer("x__pages", "pages"))])
+    with pytest.raises(UnsupportedError, match="k: parameter 'm' is of the kind 'tensor_map', which is not run yet"):
+        in_order([step("k", buffer("m", "tensor_map"))])
     description = {"name": "k", "grid": [1], "block": [1], "parameters": [{"name": "m", "role": "tensor_map"}]}
     with pytest.raises(UnsupportedError, match="'tensor_map'"):
         read_steps(json.dumps(description))
@@ -409,7 +409,7 @@ def test_entries_and_arguments_that_are_not_there() -> None:
     with pytest.raises(InputError, match="absent"):
         load({"absent": kernel.ptx})
     short = Step("k", Launch((1, 1, 1), (32, 1, 1), 0, 0, steps[0].launch.parameters[:1], (), ()))
-    with pytest.raises(UsageError, match="k: 1 arguments are given, the entry has 2 parameters"):
+    with pytest.raises(UsageError, match="k: 1 argument is given, the entry has 2 parameters"):
         execute(load({"k": kernel.ptx}), [short], made.arrays(), {}, Settings())
 
 
