@@ -27,4 +27,7 @@ goldens:  ## rewrite the golden files and list what changed
 bench:  ## run the benchmarks
 	@./run python benchmarks/compile_time.py
 
-.PHONY: help setup test corpus-less lint format goldens bench
+corpus:  ## compile and assemble Emmy's corpus; RECIPES=1 adds its recipes, NVCC=1 times nvcc
+	@./run python benchmarks/corpus.py $(if $(RECIPES),--recipes) $(if $(NVCC),--nvcc) $(ARGS)
+
+.PHONY: help setup test corpus-less lint format goldens bench corpus

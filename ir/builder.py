@@ -52,10 +52,16 @@ class Builder:
         self.block.instrs.append(Instr(op, mods, (), operands, guard=guard, loc=self.loc))
 
     def multi(
-        self, op: Opcode, mods: tuple[str, ...], results: tuple[Value, ...], operands: tuple[Operand, ...]
+        self,
+        op: Opcode,
+        mods: tuple[str, ...],
+        results: tuple[Value, ...],
+        operands: tuple[Operand, ...],
+        *,
+        guard: Guard | None = None,
     ) -> tuple[Value, ...]:
         """Append an instruction with these results; return them."""
-        self.block.instrs.append(Instr(op, mods, results, operands, loc=self.loc))
+        self.block.instrs.append(Instr(op, mods, results, operands, guard=guard, loc=self.loc))
         return results
 
     # ----------------------------------------------------------------------------------------------- control

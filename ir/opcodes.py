@@ -113,7 +113,7 @@ class Opcode:
 OPCODES: dict[str, Opcode] = {}
 
 #: Types of which PTX has no constants: an instruction of one takes registers.
-REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
+REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"))
 
 
 def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:
@@ -129,6 +129,7 @@ _ALWAYS = Requirement()
 _SM80 = Requirement(80, (7, 0))
 _SM90_BF16 = {"bf16": Requirement(90, (7, 8)), "bf16x2": Requirement(90, (7, 8))}
 _SM80_BF16 = {"bf16": _SM80, "bf16x2": _SM80}
+_SM89_FP8 = {"e4m3x2": Requirement(89, (8, 1)), "e5m2x2": Requirement(89, (8, 1))}
 
 
 def _row(
@@ -157,9 +158,10 @@ UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a 
 BITCAST = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
 CVT = _row(
     "cvt", "D = S", PURE,
-    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64",
+    f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64 "
+    "f16x2 e4m3x2 e5m2x2",
     "conversion between types; to an integer by the rounding named, to a narrower float likewise",
-    by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1))},
+    by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1)), **_SM89_FP8},
 )  # fmt: skip
 CVTA = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
 
@@ -274,16 +276,16 @@ LDMATRIX = _row(
 MMA = _row(
     "mma", "=", SYNC,
     " ".join({mod: None for form in MMA_FORMS for mod in form}),
-    "a * b + c of matrices that the warp holds", needs=Requirement(75, (6, 5)),
+    "a * b + c of matrices that the warp holds", needs=Requirement(70, (6, 4)),
     by={
-        "m8n8k4": Requirement(70, (6, 4)), "m16n8k16": Requirement(80, (7, 0)), "m16n8k32": Requirement(89, (8, 4)),
+        "m16n8k8": Requirement(75, (6, 5)), "m16n8k16": Requirement(80, (7, 0)), "m16n8k32": Requirement(89, (8, 4)),
         "bf16": _SM80, BLOCK_SCALED[0]: Requirement(0, (8, 7), ("sm_120a",)),
     },
     groups=mma_groups, forms=MMA_FORMS,
 )  # fmt: skip
 PACK_CVT = _row(
-    "cvt.pack2", "D = S S", PURE, "rn f16x2 bf16x2 f32",
-    "two f32 rounded to a pair of halves, a in the high one (PTX: cvt)", needs=_SM80,
+    "cvt.pack2", "D = S S", PURE, "rn satfinite f16x2 bf16x2 e4m3x2 e5m2x2 f32",
+    "two f32 rounded to a pair of halves or of fp8, a in the high one (PTX: cvt)", needs=_SM80, by=_SM89_FP8,
 )  # fmt: skip
 
 # Bulk copies and the barriers that count them (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "membar / fence")

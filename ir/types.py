@@ -2,7 +2,7 @@
 
 A bank fixes the width only; whether 32 bits are signed, unsigned or two packed halves is the instruction's business,
 as in PTX (``add.s32`` and ``add.u32`` both take ``.b32`` registers). Integers narrower than 32 bits live in ``B32``
-(C promotes them), f16 and bf16 in ``B16``, packed pairs of them in ``B32``.
+(C promotes them), f16, bf16 and packed pairs of fp8 in ``B16``, packed pairs of f16 and bf16 in ``B32``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BY_NAME: dict[str, Type] = {bank.name: bank for bank in BANKS}
 OF_MODIFIER: dict[str, Type] = {
     "pred": PRED,
     "b8": B32, "u8": B32, "s8": B32,
-    "b16": B16, "u16": B16, "s16": B16, "f16": B16, "bf16": B16,
+    "b16": B16, "u16": B16, "s16": B16, "f16": B16, "bf16": B16, "e4m3x2": B16, "e5m2x2": B16,
     "b32": B32, "u32": B32, "s32": B32, "f16x2": B32, "bf16x2": B32,
     "b64": B64, "u64": B64, "s64": B64,
     "f32": F32,

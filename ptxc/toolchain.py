@@ -64,31 +64,48 @@ class Assembly:
 
 
 def find_tool(name: str) -> Path:
-    """The executable of CUDA's tool ``name`` (``ptxas``, ``nvdisasm``, ``nvcc``).
+    """The executable of CUDA's tool ``name`` (``ptxas``, ``nvdisasm``, ``nvcc``): the first of `find_tools`."""
+    return find_tools(name)[0]
 
-    It is looked for in the environment variable ``PTXC_<NAME>``, which is binding, then on ``PATH``, in
-    ``$CUDA_HOME/bin``, and in NVIDIA's wheels where they are installed beside ptxc.
+
+def find_tools(name: str) -> list[Path]:
+    """The executables of CUDA's tool ``name`` that there are, the one to use first; at least one.
+
+    They are looked for in the environment variable ``PTXC_<NAME>``, on ``PATH``, in ``$CUDA_HOME/bin``, and in NVIDIA's
+    wheels where they are installed beside ptxc. A variable that names no executable is an error.
     """
-    variable = f"PTXC_{name.upper()}"
-    if named := os.environ.get(variable):
-        found = shutil.which(named)
-        if not found:
-            raise ToolchainError(f"{variable} is {named}, which is no executable file")
-        return Path(found)
+    named = os.environ.get(_variable(name))
+    mine = shutil.which(named) if named else None
+    if named and not mine:
+        raise ToolchainError(f"{_variable(name)} is {named}, which is no executable file")
+    found = [mine, *(shutil.which(name, path=folder) for folder in (None, *_folders()))]  # None stands for PATH
+    tools = list({os.path.realpath(path): Path(path) for path in reversed(found) if path}.values())[::-1]
+    if not tools:
+        package = _PACKAGES.get(name, _PACKAGE)
+        raise ToolchainError(
+            f"{name} was not found: {', '.join(_lacking(name))}, and the Python package {package} is not installed",
+            hint=f"get it with: pip install {package}",
+        )
+    return tools
+
+
+def _variable(name: str) -> str:
+    return f"PTXC_{name.upper()}"
+
+
+def _folders() -> list[str]:
+    """The folders beside ``PATH`` that may have a tool."""
     cuda_home = os.environ.get("CUDA_HOME")
-    folders = [f"{cuda_home}/bin"] if cuda_home else []
-    folders += map(str, _wheel_folders())
-    for folder in (None, *folders):  # None stands for PATH
-        if found := shutil.which(name, path=folder):
-            return Path(found)
-    package = _PACKAGES.get(name, _PACKAGE)
-    looked = [f"${variable} is not set", f"PATH has no {name}"]
-    looked += [f"nor has {folder}" for folder in folders]
-    looked += [] if cuda_home else ["$CUDA_HOME is not set"]
-    raise ToolchainError(
-        f"{name} was not found: {', '.join(looked)}, and the Python package {package} is not installed",
-        hint=f"get it with: pip install {package}",
-    )
+    return [*([f"{cuda_home}/bin"] if cuda_home else []), *map(str, _wheel_folders())]
+
+
+def _lacking(name: str) -> list[str]:
+    """The places that have no tool ``name``, for an error."""
+    lacking = [] if os.environ.get(_variable(name)) else [f"${_variable(name)} is not set"]
+    lacking += [] if shutil.which(name) else [f"PATH has no {name}"]
+    folders = [folder for folder in _folders() if not shutil.which(name, path=folder)]
+    lacking += [f"nor has {folder}" if lacking else f"{folder} has no {name}" for folder in folders]
+    return lacking + ([] if os.environ.get("CUDA_HOME") else ["$CUDA_HOME is not set"])
 
 
 def find_ptxas() -> Path:
@@ -109,23 +126,35 @@ def _wheel_folders() -> Iterator[Path]:
 def assemble(ptx: str, target: str, *, ptxas: Path | None = None, options: Sequence[str] = ()) -> Assembly:
     """Assemble the module ``ptx`` for the GPU ``target`` (``sm_90a``) with ptxas, and say what its kernels use.
 
-    ``options`` are further arguments for ptxas. A ToolchainError says why there is no ptxas, or quotes what it
-    found wrong in the text.
+    ``options`` are further arguments for ptxas. Without ``ptxas``, a ptxas that does not know the target is passed over
+    for the next of `find_tools`: that of CUDA 13 knows no GPU before sm_75, older ones do not know the newest. A
+    ToolchainError says why there is none, or quotes what it found wrong in the text.
     """
-    ptxas = ptxas or find_ptxas()
+    candidates = [ptxas] if ptxas is not None else find_tools("ptxas")
+    for candidate in candidates:
+        assembly = _assemble_with(candidate, ptx, target, options)
+        if assembly is not None:
+            return assembly
+    raise _unknown_target(target, candidates, ptxas is not None)
+
+
+def _assemble_with(ptxas: Path, ptx: str, target: str, options: Sequence[str]) -> Assembly | None:
+    """What ``ptxas`` makes of the text; None where it does not know the target."""
     with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx, encoding="utf-8")
         command = [str(ptxas), "-v", f"-arch={target}", *options, str(source), "-o", str(cubin)]
-        status, output, seconds = _run(command, TIME_LIMIT)
+        status, output, seconds = run_timed(command, TIME_LIMIT)
         output = output.replace(f"{source}, ", "")
+        if f"Value '{target}' is not defined for option 'gpu-name'" in output:
+            return None
         if status != 0 or not cubin.exists():
             raise _refusal(status, output, ptx, target, ptxas)
         warnings = tuple(f"line {line}: {what}" if line else what for line, what in _messages("warning", output))
         return Assembly(cubin.read_bytes(), _read_resources(output), warnings, seconds)
 
 
-def _run(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
+def run_timed(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
     """Run ``command``: its exit status (negative for a signal), what it printed, its CPU seconds.
 
     The figure of `subprocess` for the CPU time mixes all children of the process; `os.wait4` tells one child's.
@@ -205,9 +234,6 @@ def _messages(kind: str, output: str) -> list[tuple[str, str]]:
 
 def _refusal(status: int, output: str, ptx: str, target: str, ptxas: Path) -> ToolchainError:
     """The error for a run of ptxas that made no machine code."""
-    if f"Value '{target}' is not defined for option 'gpu-name'" in output:
-        release = _release(ptxas)
-        return ToolchainError(f"ptxas {release} ({ptxas}) does not know {target}", hint=_who_knows(target, release))
     if match := re.search(r"Unsupported \.version (\S+); current version is '(.+)'", output):
         release = next((cuda for version, cuda in PTX_RELEASES.items() if str(version) == match[1]), "")
         return ToolchainError(
@@ -226,9 +252,25 @@ def _refusal(status: int, output: str, ptx: str, target: str, ptxas: Path) -> To
     return ToolchainError(f"ptxas refuses the PTX for {target}{quoted}: {', '.join(about_it)}{more}")
 
 
+def _unknown_target(target: str, candidates: Sequence[Path], asked: bool) -> ToolchainError:
+    """The error for a target that no candidate knows. ``asked``: the caller named the only one."""
+    releases = [_release(candidate) for candidate in candidates]
+    first, *others = (f"ptxas {release} ({path})" for release, path in zip(releases, candidates, strict=True))
+    text = ", ".join([f"{first} does not know {target}", *(f"nor does {other}" for other in others)])
+    lacking = [] if asked else _lacking("ptxas")
+    if lacking:
+        text += f", and there is no other: {', '.join(lacking)}"
+    return ToolchainError(text, hint=_who_knows(target, max(releases, key=_number)))
+
+
+def _number(release: str) -> tuple[int, ...]:
+    """A release as a number to compare."""
+    return tuple(int(part) for part in release.split(".") if part)
+
+
 def _release(ptxas: Path) -> str:
     """The CUDA release that ``ptxas`` is of, as in ``13.0``; empty where it does not say."""
-    _, output, _ = _run([str(ptxas), "--version"], 10.0)
+    _, output, _ = run_timed([str(ptxas), "--version"], 10.0)
     match = re.search(r"release ([\d.]+)", output)
     return match[1] if match else ""
 
@@ -237,7 +279,7 @@ def _who_knows(target: str, release: str) -> str:
     """Which ptxas assembles for ``target`` when the one of CUDA ``release`` does not."""
     known = TARGETS.get(target)
     if known and release.startswith("13.") and known.sm < 75:
-        return f"CUDA 12 was the last to: set PTXC_PTXAS to the ptxas of: pip install {_PACKAGE_12}"
+        return f"CUDA 12's does: pip install {_PACKAGE_12}"
     if known and release.startswith("13.") and known.sm == 101:
         return f"since CUDA 13 it is called sm_110{known.suffix}"
     since = f"CUDA {PTX_RELEASES[known.ptx]}'s does" if known else "a newer one may"

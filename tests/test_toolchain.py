@@ -80,11 +80,17 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(path: Path) -> Path:
+def install(path: Path, body: str = "") -> Path:
     path.parent.mkdir(parents=True)
-    path.write_text("#!/bin/sh\n")
+    path.write_text(f"#!/bin/sh\n{body}")
     path.chmod(0o755)
     return path
+
+
+def stranger(release: str, target: str) -> str:
+    """What a ptxas that does not know ``target`` says."""
+    return f"""echo "Cuda compilation tools, release {release}, V{release}.88"
+        echo "ptxas fatal   : Value '{target}' is not defined for option 'gpu-name'"; exit 255"""
 
 
 # Finding
@@ -191,9 +197,16 @@ def test_ptxas_refuses(old: str, new: str, message: str) -> None:
 
 @pytest.mark.needs("ptxas")
 def test_unknown_target() -> None:
-    message = r"ptxas [\d.]+ \(.+\) does not know sm_9999; a newer one may: pip install -U nvidia-cuda-nvcc"
+    message = r"ptxas [\d.]+ \(.+\) does not know sm_9999.*; a newer one may: pip install -U nvidia-cuda-nvcc"
     with pytest.raises(ToolchainError, match=message):
         assemble(PTX, "sm_9999")
+
+
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize("target", ["sm_70", "sm_72"])
+def test_the_ptxas_of_a_development_environment_knows_volta(target: str) -> None:
+    ptx = f".version 6.4\n.target {target}\n.address_size 64\n.visible .entry nothing() {{ ret; }}\n"
+    assert assemble(ptx, target).cubin.startswith(b"\x7fELF")
 
 
 # A script in its place
@@ -219,7 +232,7 @@ def test_warning_of_a_line(script: Script) -> None:
 @pytest.mark.parametrize(
     ("release", "target", "hint"),
     [
-        ("13.0", "sm_70", "CUDA 12 was the last to: set PTXC_PTXAS to the ptxas of: pip install nvidia-cuda-nvcc-cu12"),
+        ("13.0", "sm_70", "CUDA 12's does: pip install nvidia-cuda-nvcc-cu12"),
         ("13.1", "sm_101f", "since CUDA 13 it is called sm_110f"),
         ("11.8", "sm_90a", "CUDA 12.0's does: pip install -U nvidia-cuda-nvcc"),
         ("12.8", "sm_110", "CUDA 13.0's does: pip install -U nvidia-cuda-nvcc"),
@@ -227,13 +240,34 @@ def test_warning_of_a_line(script: Script) -> None:
     ],
 )
 def test_who_knows_the_target(script: Script, release: str, target: str, hint: str) -> None:
-    ptxas = script(
-        f"""echo "Cuda compilation tools, release {release}, V{release}.88"
-        echo "ptxas fatal   : Value '{target}' is not defined for option 'gpu-name'"; exit 255"""
-    )
+    ptxas = script(stranger(release, target))
     with pytest.raises(ToolchainError) as error:
-        assemble(PTX, target)
+        assemble(PTX, target, ptxas=ptxas)
     assert str(error.value) == f"ptxas {release} ({ptxas}) does not know {target}; {hint}"
+
+
+def test_a_ptxas_that_does_not_know_the_target_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{bare}/path:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_HOME", str(bare / "cuda"))
+    monkeypatch.setenv("PTXC_PTXAS", str(install(bare / "mine/ptxas", stranger("13.0", "sm_70"))))
+    install(bare / "path/ptxas", stranger("13.1", "sm_70"))
+    install(bare / "cuda/bin/ptxas", stranger("13.2", "sm_70"))
+    with pytest.raises(ToolchainError) as error:
+        assemble(PTX, "sm_70")
+    assert str(error.value) == (
+        f"ptxas 13.0 ({bare}/mine/ptxas) does not know sm_70, nor does ptxas 13.1 ({bare}/path/ptxas), "
+        f"nor does ptxas 13.2 ({bare}/cuda/bin/ptxas); CUDA 12's does: pip install nvidia-cuda-nvcc-cu12"
+    )
+    install(bare / "site/nvidia/cuda_nvcc/bin/ptxas", "while [ $# -gt 1 ]; do shift; done; echo wheel >$1")
+    importlib.invalidate_caches()
+    assert assemble(PTX, "sm_70").cubin == b"wheel\n"
+
+
+def test_where_no_other_ptxas_was_found(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only = install(bare / "path/ptxas", stranger("13.0", "sm_70"))
+    monkeypatch.setenv("PATH", f"{bare}/path:/usr/bin:/bin")
+    with pytest.raises(ToolchainError, match=rf"^ptxas 13.0 \({only}\) does not know sm_70, and there is no other: "):
+        assemble(PTX, "sm_70")
 
 
 def test_which_cuda_reads_the_version(script: Script) -> None:

@@ -43,7 +43,7 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
             need = requirements(op, mods)
             if not target.has(need):
                 first = next(instr for instr in kernel.instrs() if (instr.op, instr.mods) == (op, mods))
-                only = " or ".join(name for name in need.only)
+                only = " or ".join(need.only)
                 raise TargetError(
                     f"{target} has no {_mnemonic(op, mods)}, which "
                     + (f"only {only} {'has' if len(need.only) == 1 else 'have'}" if only else f"sm_{need.sm} brought"),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import (
+    BlockScaleLoad,
     FragmentApply,
     FragmentPromote,
     FragmentRepack,
@@ -261,7 +262,9 @@ def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
 
 
 #: Statements that assign to fragments declared before.
-_FRAGMENT_WRITERS = frozenset((LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma))
+_FRAGMENT_WRITERS = frozenset(
+    (BlockScaleLoad, LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma)
+)
 
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from ptxc.frontend.dtypes import BF16_T, BOOL_T, F16_T, F32_T, F64_T, I32_T, ElementType
+from ptxc.errors import UnsupportedError
+from ptxc.frontend import minifloat
+from ptxc.frontend.dtypes import BF16_T, BOOL_T, F16_T, F16X2_T, F32_T, F64_T, FP8, I32_T, ElementType
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
@@ -16,11 +18,14 @@ def convert(b: Builder, value: Typed, to: ElementType) -> Typed:
     """``value`` as an element of type ``to``.
 
     Floats become integers by cutting the fraction, anything becomes bool by comparing with zero, floats narrow to
-    nearest even, integers keep their low bits.
+    nearest even, integers keep their low bits. fp8 saturates at its largest number and converts through f32, or f16
+    where it is decoded. Raises UnsupportedError for pairs of f16, which only an f16 or an f32 becomes.
     """
     source = value.type
     if source is to:
         return value
+    if F16X2_T in (source, to):
+        return _to_pair(b, value, to)
     if to is BOOL_T:
         return Typed(truth(b, value), BOOL_T)
     if source is BOOL_T:
@@ -41,6 +46,8 @@ def constant(value: float, to: ElementType) -> Typed:
     rounded = real(F32, value)
     if to.is_integer:
         return Typed(_constant_integer(Typed(rounded, F32_T), to), to)
+    if to is F16X2_T:
+        return Typed(integer(B32, half_bits(real_of(rounded)) * 0x10001), to)
     return Typed(_constant(rounded, F32_T, to), to)
 
 
@@ -113,6 +120,8 @@ def _constant_integer(value: Typed, to: ElementType) -> Operand:
 def _real(operand: Const, type: ElementType) -> float:
     if operand.type.is_float:
         return real_of(operand)
+    if type in FP8:
+        return minifloat.number(operand.bits, type)
     if type is BF16_T:
         return real_of(Const(F32, (operand.bits & 0xFFFF) << 16))
     return float(struct.unpack(">e", (operand.bits & 0xFFFF).to_bytes(2, "big"))[0])
@@ -121,6 +130,8 @@ def _real(operand: Const, type: ElementType) -> float:
 def _constant(operand: Const, source: ElementType, to: ElementType) -> Operand:
     """A constant converted to a float type."""
     exact = float(number(operand, source)) if source.is_integer else _real(operand, source)
+    if to in FP8:
+        return integer(B32, minifloat.bits_of(exact, to))
     if to is F16_T:
         return integer(B16, half_bits(exact))
     if to is BF16_T:
@@ -130,22 +141,36 @@ def _constant(operand: Const, source: ElementType, to: ElementType) -> Operand:
 
 def _integer_to_float(b: Builder, value: Typed, to: ElementType) -> Typed:
     kind = value.type.memory if value.type.nbytes >= 4 else "s32"
-    if to is BF16_T:
-        return convert(b, Typed(b.cvt(f"rn.f32.{kind}", value.operand), F32_T), BF16_T)
+    if to is BF16_T or to in FP8:
+        return convert(b, Typed(b.cvt(f"rn.f32.{kind}", value.operand), F32_T), to)
     return Typed(b.cvt(f"rn.{to.name}.{kind}", value.operand), to)
 
 
 def _float_to_float(b: Builder, value: Typed, to: ElementType) -> Typed:
     operand, source = value
     assert isinstance(operand, Value)
+    if source in FP8:
+        return convert(b, Typed(minifloat.decode(b, operand, source), F16_T), to)
+    if to in FP8:
+        return Typed(minifloat.encode(b, convert(b, value, F32_T).operand, to), to)
     if source is BF16_T:
         # A bf16 is the high half of an f32.
         word = b.emit(opcodes.PACK, ("b32",), B32, (integer(B16, 0), operand))
         wide = Typed(b.emit(opcodes.BITCAST, ("f32", "b32"), F32, (word,)), F32_T)
         return wide if to is F32_T else convert(b, wide, to)
-    if to is BF16_T and source is not F32_T:
-        return convert(b, convert(b, value, F32_T), BF16_T)
+    if to is BF16_T:
+        return Typed(minifloat.to_bf16(b, convert(b, value, F32_T).operand), to)
     rounding = "rn." if to.nbytes < source.nbytes else ""
     bank = {F32_T: F32, F64_T: F64}.get(to, B16)
     mods = tuple(f"{rounding}{to.name}.{source.name}".split("."))
     return Typed(b.emit(opcodes.CVT, mods, bank, (operand,)), to)
+
+
+def _to_pair(b: Builder, value: Typed, to: ElementType) -> Typed:
+    """A scalar in both halves of a pair of f16."""
+    if to is not F16X2_T or value.type not in (F16_T, F32_T):
+        raise UnsupportedError(f"a conversion of {value.type.name} to {to.name}", hint="a pair is made of f16 or f32")
+    if isinstance(value.operand, Const):
+        return constant(_real(value.operand, value.type), to)
+    half = convert(b, value, F16_T).operand
+    return Typed(b.emit(opcodes.PACK, ("b32",), B32, (half, half), "pair"), to)

@@ -50,6 +50,12 @@ F32_T = ElementType("f32", F32, "f32", 4)
 F16_T = ElementType("f16", B16, "b16", 2)
 BF16_T = ElementType("bf16", B16, "b16", 2)
 F64_T = ElementType("f64", F64, "f64", 8)
+#: fp8: the bits, in the low byte of a register. Nothing computes in it; it is converted from and to.
+E4M3_T = ElementType("f8e4m3", B32, "u8", 1)
+E5M2_T = ElementType("f8e5m2", B32, "u8", 1)
+#: Two e2m1 codes, the first in the low half. Emmy's CUDA spells it ``unsigned char``, and C computes with it as that.
+E2M1X2_T = ElementType("f4e2m1x2", B32, "u8", 1, 0, 255)
+F16X2_T = ElementType("f16x2", B32, "b32", 4)
 BOOL_T = ElementType("bool", PRED, "u8", 1)
 I32_T = _integer("i32", 32, True)
 I64_T = _integer("i64", 64, True)
@@ -57,7 +63,7 @@ I64_T = _integer("i64", 64, True)
 _TYPES: dict[str, ElementType] = {
     t.name: t
     for t in (
-        F32_T, F16_T, BF16_T, F64_T, BOOL_T, I32_T, I64_T,
+        F32_T, F16_T, BF16_T, F64_T, E4M3_T, E5M2_T, E2M1X2_T, F16X2_T, BOOL_T, I32_T, I64_T,
         _integer("i16", 16, True), _integer("u8", 8, False), _integer("u16", 16, False),
         _integer("u32", 32, False), _integer("u64", 64, False),
     )
@@ -66,17 +72,27 @@ _TYPES: dict[str, ElementType] = {
 #: What C's names of types mean: ``CastExpr.dtype`` and ``Smem.dtype`` hold these.
 _C_NAMES: dict[str, str] = {
     "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__half2": "f16x2", "__nv_bfloat16": "bf16",
-    "bfloat16": "bf16", "short": "i16", "int": "i32", "long long": "i64", "unsigned char": "u8",
-    "unsigned short": "u16", "unsigned int": "u32", "unsigned": "u32", "unsigned long long": "u64", "bool": "bool",
+    "bfloat16": "bf16", "__nv_fp8_e4m3": "f8e4m3", "__nv_fp8_e5m2": "f8e5m2",
+    "short": "i16", "int": "i32", "long long": "i64", "unsigned char": "u8", "unsigned short": "u16",
+    "unsigned int": "u32", "unsigned": "u32", "unsigned long long": "u64", "bool": "bool",
 }  # fmt: skip
 
 
-def element_type(name: str) -> ElementType:
-    """The element type with Emmy's or C's ``name``.
+#: fp8, by the PTX name of a pair of its elements.
+FP8: dict[ElementType, str] = {E4M3_T: "e4m3x2", E5M2_T: "e5m2x2"}
 
-    Raises UnsupportedError for one that scalar code cannot compute with (fp8, packed fp4, pairs of f16).
-    """
+
+def element_type(name: str) -> ElementType:
+    """The element type with Emmy's or C's ``name``. Raises UnsupportedError for an unknown one."""
     found = _TYPES.get(name) or _TYPES.get(_C_NAMES.get(name, ""))
     if found is None:
         raise UnsupportedError(f"element type {name!r} is not supported yet")
     return found
+
+
+def slab_type(name: str) -> ElementType:
+    """The element type of a shared array declared with C's ``name``.
+
+    Emmy has one name for two types; it declares no slab of ``u8`` (``canonical_from_cuda_name``).
+    """
+    return E2M1X2_T if name == "unsigned char" else element_type(name)

@@ -9,9 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend import math
+from ptxc.frontend import math, minifloat
 from ptxc.frontend.convert import constant, convert, truth
-from ptxc.frontend.dtypes import BF16_T, BOOL_T, F16_T, F32_T, F64_T, ElementType, element_type
+from ptxc.frontend.dtypes import (
+    BF16_T,
+    BOOL_T,
+    E2M1X2_T,
+    F16_T,
+    F16X2_T,
+    F32_T,
+    F64_T,
+    FP8,
+    ElementType,
+    element_type,
+)
 from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -45,13 +56,16 @@ COMPARISONS: dict[str, str] = {
     "equal": "eq", "not_equal": "ne", "greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le",
 }  # fmt: skip
 
+#: What gives its operand as it is. That of fp8 has been converted before, and the result is afterwards.
+_IDENTITIES = frozenset(("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2"))
+
 #: Operations on floats, and how many operands each takes.
 ARITY: dict[str, int] = {
     "add": 2, "subtract": 2, "multiply": 2, "divide": 2, "floor_divide": 2, "mod": 2, "divide_rn_f32": 2,
-    "maximum": 2, "minimum": 2, "pow": 2, "negative": 1, "copy": 1, "pad": 1, "square": 1, "reciprocal": 1,
+    "maximum": 2, "minimum": 2, "pow": 2, "negative": 1, "square": 1, "reciprocal": 1,
     "relu": 1, "sigmoid": 1, "exp": 1, "exp_fast": 1, "log": 1, "rsqrt": 1, "sin": 1, "cos": 1, "tanh": 1, "sqrt": 1,
-    "erf": 1, "floor": 1, "abs": 1, "bitwise_and": 2, "bitwise_or": 2, "bitwise_not": 1, "where": 3,
-    **dict.fromkeys(COMPARISONS, 2),
+    "erf": 1, "floor": 1, "abs": 1, "bitwise_and": 2, "bitwise_or": 2, "bitwise_not": 1, "where": 3, "to_f4e2m1": 1,
+    **dict.fromkeys(_IDENTITIES, 1), **dict.fromkeys(COMPARISONS, 2),
 }  # fmt: skip
 
 #: What has an f16 form in CUDA; the rest is computed in f32 and rounded once.
@@ -94,7 +108,7 @@ _INTEGER: dict[str, tuple[Opcode, tuple[str, ...], bool]] = {
 _SHIFTS = ("left_shift", "right_shift")
 _INTEGER_OPS = frozenset((*_INTEGER, "bitwise_count"))
 #: What C computes of integers as integers though the result may be a float.
-EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", "copy", "pad", *COMPARISONS])
+EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", *_IDENTITIES, *COMPARISONS])
 
 #: Accumulation: each combining operation with its canonical name and its neutral element.
 COMBINES: dict[str, tuple[str, float]] = {
@@ -106,7 +120,7 @@ COMBINES: dict[str, tuple[str, float]] = {
 def promote(name: str, args: tuple[Typed, ...]) -> ElementType:
     """The type that an operation gives where its statement names none (Emmy's ``dtype_promote``)."""
     types = [arg.type for arg in args]
-    if types and name in _INTEGER_OPS and all(t.is_integer for t in types):
+    if types and name in _INTEGER_OPS and _all_integers(args):
         signed = max((8 * t.nbytes for t in types if t.signed), default=0)
         unsigned = max((8 * t.nbytes for t in types if not t.signed), default=0)
         return element_type(f"u{unsigned}" if unsigned >= signed else f"i{signed}")
@@ -124,27 +138,34 @@ def assign(
         return _bitcast(b, args, type)
     result = type if type is not None else promote(name, args)
     if result is F32_T and all([arg.type is F32_T for arg in args]):  # nearly always
-        return compute(b, name, args, F32_T, arithmetic, hint)
+        return convert(b, compute(b, name, args, F32_T, arithmetic, hint), F32_T)
     if args and all(arg.type.is_integer for arg in args):
-        if result.is_integer and name in _INTEGER_OPS:
+        if result.is_integer and name in _INTEGER_OPS and _all_integers(args):
             return _integer(b, name, args, result, hint)
         if name in EXACT:
             return convert(b, exact(b, name, args, hint), result)
     if name == "where" and len(args) == 3 and args[1].type.is_integer and args[2].type.is_integer:
         common = c_type(args[1:])
         return convert(b, _choose(b, truth(b, args[0]), args[1:], common, hint), result)
-    if result is F16_T and name in NATIVE_F16 and all(arg.type is F16_T for arg in args):
-        return compute(b, name, args, F16_T, arithmetic, hint)
+    if result in (F16_T, F16X2_T) and name in NATIVE_F16 and all(arg.type is result for arg in args):
+        return compute(b, name, args, result, arithmetic, hint)
+    if name in _IDENTITIES and len(args) == 1 and args[0].type in FP8 and result not in FP8:
+        return convert(b, args[0], result)  # exact, whatever it goes through
     if name == "bitwise_not" and result not in (F32_T, BOOL_T):
         raise UnsupportedError(f"bitwise_not of {result.name}", hint="Emmy has it for masks (f32, bool) only")
     computed = compute(b, name, tuple(convert(b, arg, F32_T) for arg in args), F32_T, arithmetic, hint)
     return convert(b, computed, result)
 
 
+def _all_integers(args: tuple[Typed, ...]) -> bool:
+    """Whether all operands are what Emmy knows as integers: packed pairs of fp4 are integers for C alone."""
+    return all([arg.type.is_integer and arg.type is not E2M1X2_T for arg in args])
+
+
 def compute(
     b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str = "t"
 ) -> Typed:
-    """``name(args)`` of operands that have the float ``type`` already."""
+    """``name(args)`` of operands that have the float ``type`` already. The result of an encoding is an integer."""
     arity = ARITY.get(name)
     if arity is None:
         raise UnsupportedError(f"operation {name!r} of {type.name} is not supported", hint="see `ptxc ops`")
@@ -160,6 +181,10 @@ def compute(
         return Typed(math.call_f16(b, name, operands, arithmetic, hint), type)
     if type is F64_T:
         return Typed(math.call_f64(b, name, operands, arithmetic, hint), type)
+    if type is F16X2_T:
+        return Typed(math.call_f16x2(b, name, operands, arithmetic, hint), type)
+    if type in FP8:
+        raise UnsupportedError(f"nothing computes in {type.name}", hint="compute in f32 and convert the result")
     wide = tuple(convert(b, arg, F32_T) for arg in args)
     return convert(b, compute(b, name, wide, F32_T, arithmetic, hint), BF16_T)
 
@@ -203,6 +228,14 @@ def _copy(
     return args[0]
 
 
+def _encode_e2m1(
+    b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
+) -> Typed:
+    """The e2m1 code of a float (Emmy's ``emmy_to_f4e2m1``), for C an ``unsigned char``."""
+    code = minifloat.encode_e2m1(b, convert(b, args[0], F32_T).operand, hint)
+    return Typed(code, element_type("u8"))
+
+
 def _comparison(
     b: Builder, name: str, args: tuple[Typed, ...], type: ElementType, arithmetic: Arithmetic, hint: str
 ) -> Typed:
@@ -244,7 +277,7 @@ def exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str = "t") -> Ty
     arity = ARITY.get(name, 2)
     if len(args) != arity:
         raise InputError(f"{name!r} takes {arity} operands, not {len(args)}")
-    if name in ("copy", "pad"):
+    if name in _IDENTITIES:
         return args[0]
     if name == "square":
         return _integer(b, "multiply", (*args, *args), c_type(args), hint)
@@ -347,7 +380,8 @@ def _signed(type: ElementType, bits: int) -> Const:
 
 #: Operations that are more than a function of :mod:`ptxc.frontend.math`.
 _SPECIAL: dict[str, Callable[[Builder, str, tuple[Typed, ...], ElementType, Arithmetic, str], Typed]] = {
-    **dict.fromkeys(("copy", "pad"), _copy),
+    **dict.fromkeys(_IDENTITIES, _copy),
+    "to_f4e2m1": _encode_e2m1,
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_not", "where"), _mask),
     **dict.fromkeys(("floor_divide", "mod"), _floor_divide),

@@ -26,7 +26,7 @@ from emmy.compiler.ir.expr import (
 )
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend import convert, elementwise
+from ptxc.frontend import convert, elementwise, volta_slabs
 from ptxc.frontend.dtypes import BOOL_T, F32_T, F64_T, I32_T, I64_T, ElementType, element_type
 from ptxc.frontend.integers import Integers, check_constant
 from ptxc.frontend.linear import LONG_MAX, LONG_MIN, Linear, constant
@@ -383,10 +383,20 @@ class Expressions(Integers):
         args = [self.lower(arg) for arg in expr.args]
         if expr.name == "bitwise_count":
             return self._count_bits(args)
+        if expr.name in volta_slabs.FUNCTIONS:
+            return self._place_in_slab(expr.name, args)
         if expr.name not in elementwise.FUNCTIONS:
             raise UnsupportedError(f"function {expr.name!r} is not supported yet")
         floats = tuple(self.to(arg, F32_T) for arg in args)
         return elementwise.compute(self.builder, elementwise.FUNCTIONS[expr.name], floats, F32_T, self.arithmetic)
+
+    def _place_in_slab(self, name: str, args: list[Linear | Typed]) -> Linear:
+        """An element's place in a Volta slab, an int of a row, a column and an extent."""
+        numbers = [self._number(arg) for arg in args]
+        if len(numbers) != 3 or not all(_is_integer(number) for number in numbers):
+            raise InputError(f"{name!r} takes three integers")
+        row, column, extent = map(self.as_linear, numbers)
+        return volta_slabs.FUNCTIONS[name](self, row, column, extent)
 
     def _count_bits(self, args: list[Linear | Typed]) -> Linear:
         """The set bits of an integer as wide as C has it."""

@@ -13,9 +13,10 @@ from emmy.compiler.dim import DYNAMIC_DIM_MAX
 from emmy.compiler.ir.expr import Expr
 
 from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend import volta_slabs
 from ptxc.frontend.buffers import Buffer
 from ptxc.frontend.convert import convert
-from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type
+from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type, slab_type
 from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
 from ptxc.frontend.scope import Typed
@@ -60,7 +61,8 @@ class Memory:
         type = self._types.get(name)
         if type is None:
             shared = self.signature.shared.get(name)
-            type = self._types[name] = element_type(shared.dtype if shared is not None else self.buffer(name).dtype)
+            type = slab_type(shared.dtype) if shared is not None else element_type(self.buffer(name).dtype)
+            self._types[name] = type
         return type
 
     def buffer(self, name: str) -> Buffer:
@@ -133,6 +135,8 @@ class Memory:
         """Where a swizzled slab keeps element ``flat``. Raises UnsupportedError for a mode that ptxc lacks."""
         base, _, shift_text = mode.partition("@")
         if mode == "NONE" or base not in _SWIZZLES:
+            if mode in volta_slabs.RUNS:
+                raise InputError(f"a copy into a slab of the layout {mode!r}", hint="only a Write fills such a slab")
             if mode != "NONE":
                 raise UnsupportedError(f"the shared-memory layout {mode!r} is not supported yet")
             return flat
@@ -191,12 +195,27 @@ class Memory:
         page = self.signature.paged.get(name)
         if page is not None and not page.whole:
             return self._paged(name, page, index, plus)
-        flat = self.flat_index(name, index)
-        if plus:
-            flat = self.expressions.registers.add(flat, constant(plus))
+        if swizzle in volta_slabs.RUNS:
+            flat = self._in_volta_slab(name, index, swizzle, plus)
+            swizzle = "NONE"
+        else:
+            flat = self.flat_index(name, index)
+            if plus:
+                flat = self.expressions.registers.add(flat, constant(plus))
         if count > 1:
             self.align(name, flat, count)
         return self.address(name, self.swizzled(swizzle, flat))
+
+    def _in_volta_slab(self, name: str, index: tuple[Expr, ...], mode: str, plus: int) -> Linear:
+        """The offset of an element of a shared slab in one of Volta's layouts."""
+        shared = self.signature.shared.get(name)
+        if shared is None:
+            raise InputError(f"{name!r} is no shared array", hint=f"only such have the layout {mode!r}")
+        e = self.expressions
+        entries = [e.subscript(entry) for entry in index]
+        if entries:
+            entries[-1] = e.registers.add(entries[-1], constant(plus))
+        return volta_slabs.place(e, mode, entries, tuple(shared.extents))
 
     def address(self, name: str, flat: Linear) -> Mem:
         """The memory operand of the element at offset ``flat`` of a buffer or a shared array."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.expr import Literal
 from emmy.compiler.ir.kernel.ir import (
+    BlockScaleLoad,
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
@@ -45,10 +46,11 @@ from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Se
 from ptxc.errors import InputError
 from ptxc.frontend import bulk, control, convert, elementwise, threads
 from ptxc.frontend.dtypes import F32_T, element_type
-from ptxc.frontend.fragments import apply, multiply, registers, store, warpgroup
+from ptxc.frontend.fragments import apply, multiply, registers, scaled, store, warpgroup
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.memory import vector_width
 from ptxc.frontend.scope import Typed
+from ptxc.frontend.volta_slabs import RUNS
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
 from ptxc.ir.values import integer
@@ -98,7 +100,10 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
 
 
 def write(k: Lowering, stmt: Write, path: str) -> None:
-    """``output[index...] = values``, or an atomic addition; in one access where the type has vectors."""
+    """``output[index...] = values``, or an atomic addition; in one access where the type has vectors.
+
+    A slab's layout may keep fewer elements together: then they are as many accesses as it takes.
+    """
     values = [k.value(name) for name in stmt.values]
     type = k.memory.type_of(stmt.output)
     if stmt.atomic:
@@ -107,8 +112,11 @@ def write(k: Lowering, stmt: Write, path: str) -> None:
         return
     page = k.signature.paged.get(stmt.output)
     if len(values) > 1 and vector_width(type, len(values)) and (page is None or page.whole):
-        mem = k.memory.locate(stmt.output, stmt.index, stmt.swizzle, count=len(values))
-        k.memory.store_vector(stmt.output, mem, [convert.convert(k.builder, value, type) for value in values])
+        run = min(len(values), RUNS.get(stmt.swizzle, len(values)))
+        for at in range(0, len(values), run):
+            mem = k.memory.locate(stmt.output, stmt.index, stmt.swizzle, plus=at, count=run)
+            together = [convert.convert(k.builder, value, type) for value in values[at : at + run]]
+            k.memory.store_vector(stmt.output, mem, together)
         return
     for at, value in enumerate(values):
         mem = k.memory.locate(stmt.output, stmt.index, stmt.swizzle, plus=at)
@@ -205,6 +213,7 @@ STATEMENTS: dict[type, Callable[[Lowering, Any, str], None]] = {
     WarpBroadcast: threads.broadcast,
     TreeHalve: threads.tree,
     RegFragment: registers.declare,
+    BlockScaleLoad: scaled.load_scales,
     LdmatrixLoad: multiply.load,
     MmaSyncPtx: multiply.multiply,
     FragmentPromote: multiply.promote,

@@ -6,7 +6,10 @@ sample       which CTAs, where all would take too long
 placement    where buffers lie in a launch: as they are, in pages, behind tables of addresses
 execution    steps on the CPU device
 evaluator    Kernel IR, evaluated directly: the reference that shares nothing with the compiler
-             (``values``: element types and operations, ``expressions``, ``statements``, ``collective``)
+             (``values``: element types and operations, ``codes``: those of eight and four bits, ``expressions``,
+             ``memory``, ``layouts`` of shared arrays, ``statements`` and the modules that it lists: ``collective``,
+             ``fragments`` with ``lane_maps`` and ``fragment_memory``, ``warpgroup``, ``tma``, ``barriers``;
+             ``progress``: threads that wait for one another)
 emmy         Emmy's own: its CUDA text by way of nvcc, its NumPy evaluation of a program
 compare      differences of outputs
 

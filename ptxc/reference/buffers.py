@@ -14,19 +14,24 @@ from numpy.typing import NDArray
 
 from ptxc.errors import UnsupportedError, UsageError
 from ptxc.launch import LaunchParameter, RuntimeInteger, evaluate
+from ptxc.reference.codes import EIGHT_BITS, decode8, encode8
 from ptxc.reference.steps import ASIDE, Step
 
 Array = NDArray[Any]
 
-#: What holds an element; a bfloat16 is its bits.
+#: What holds an element; floats that NumPy lacks are their bits, a pair of e2m1 is its byte.
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
     for name, kind in {
         "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64, "bool": np.bool_,
+        "f8e4m3": np.uint8, "f8e5m2": np.uint8, "f4e2m1x2": np.uint8,
         "i16": np.int16, "i32": np.int32, "i64": np.int64,
         "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
     }.items()
 }  # fmt: skip
+
+#: Floats that are held as their bits.
+_BITS = EIGHT_BITS | {"bf16"}
 
 #: What a runtime integer is where nothing says what it is.
 DEFAULT_SIZE = 128
@@ -38,8 +43,10 @@ _MOST = 2**31 - 1
 DENSE = 1 << 26
 _ENDS = 1 << 20
 
-#: NaNs that no instruction makes, by their size: what outputs begin with.
-_NANS = {2: 0x7E4D, 4: 0x7FC4D4D4, 8: 0x7FFC4D4D4D4D4D4D}
+#: NaNs that no instruction makes, by their type: what outputs begin with.
+_NANS = {
+    "f16": 0x7E4D, "bf16": 0x7FCD, "f32": 0x7FC4D4D4, "f64": 0x7FFC4D4D4D4D4D4D, "f8e4m3": 0xFF, "f8e5m2": 0xFD,
+}  # fmt: skip
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -51,13 +58,17 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def decoded(array: Array, dtype: str) -> Array:
-    """The numbers in an array: those that bits of bfloat16 spell, else itself."""
+    """The numbers in an array: those that bits of a float spell which NumPy lacks, else itself."""
+    if dtype in EIGHT_BITS:
+        return decode8(array, dtype)
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype == "bf16" else array
 
 
 def encoded(numbers: Array, dtype: str) -> Array:
     """Numbers as elements of a type, floats to nearest even."""
     with np.errstate(all="ignore"):
+        if dtype in EIGHT_BITS:
+            return encode8(numbers, dtype)
         if dtype != "bf16":
             return numbers.astype(dtype_of(dtype))
         bits = numbers.astype(np.float32).view(np.uint32)
@@ -266,11 +277,11 @@ def _fitting(buffer: Buffer, array: Array) -> Array:
         raise UsageError(what, hint="sizes known at run time come from --set, else from the shapes")
     if array.dtype == wanted:
         return np.ascontiguousarray(array)
-    if buffer.dtype == "bf16" and array.dtype.kind == "f":
-        return encoded(array, "bf16")
-    if buffer.dtype == "bf16" or not np.can_cast(array.dtype, wanted, "same_kind"):
+    if buffer.dtype in _BITS and array.dtype.kind == "f":
+        return encoded(array, buffer.dtype)
+    if buffer.dtype in _BITS or not np.can_cast(array.dtype, wanted, "same_kind"):
         what = f"the array for {buffer.name!r} has the type {array.dtype}, which does not become {buffer.dtype}"
-        hint = "give numbers, or the bits as uint16" if buffer.dtype == "bf16" else f"convert it to {wanted}"
+        hint = f"give numbers, or the bits as {wanted}" if buffer.dtype in _BITS else f"convert it to {wanted}"
         raise UsageError(what, hint=hint)
     return np.ascontiguousarray(array, wanted)
 
@@ -295,7 +306,7 @@ def _random(buffer: Buffer, seed: int, most: int = 3) -> Array:
     dtype, size = dtype_of(buffer.dtype), math.prod(buffer.shape)
 
     def numbers(count: int) -> Array:
-        if dtype.kind == "f" or buffer.dtype == "bf16":
+        if dtype.kind == "f" or buffer.dtype in _BITS:
             return encoded(random.standard_normal(count, np.float32), buffer.dtype)
         if dtype.kind == "b":
             return random.random(count) < 0.5
@@ -322,7 +333,5 @@ def unwritten_like(array: Array, dtype: str) -> Array:
 
 
 def _unwritten_bits(dtype: str) -> int:
-    kind = dtype_of(dtype)
-    if dtype == "bf16":
-        return 0x7FCD
-    return _NANS[kind.itemsize] if kind.kind == "f" else int.from_bytes(b"\x4d" * kind.itemsize)
+    known = _NANS.get(dtype)
+    return known if known is not None else int.from_bytes(b"\x4d" * dtype_of(dtype).itemsize)

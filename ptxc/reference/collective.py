@@ -82,14 +82,14 @@ def tree(e: Evaluator, stmt: TreeHalve, path: str) -> None:
             _fold(e, stmt, thread * scale + root, (thread + half) * scale + root, type)
         count = half
     for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
-        e.assign(name, e.read(buffer, root))
+        e.assign(name, e.memory.read(buffer, root))
 
 
 def _fold(e: Evaluator, stmt: TreeHalve, low: Array, high: Array, type: str) -> None:
     """``bufs[low] = combine(bufs[low], bufs[high])``."""
-    others = [e.numbers.convert(e.read(buffer, high), type) for buffer in stmt.bufs]
-    mine = [e.numbers.convert(e.read(buffer, low), type) for buffer in stmt.bufs]
+    others = [e.numbers.convert(e.memory.read(buffer, high), type) for buffer in stmt.bufs]
+    mine = [e.numbers.convert(e.memory.read(buffer, low), type) for buffer in stmt.bufs]
     with e.scope(**dict(zip(stmt.state, mine, strict=True))):
         merged = merge(e, stmt.combine_states, stmt.state, stmt.state_b, others, type)
     for buffer, value in zip(stmt.bufs, merged, strict=True):
-        e.write(buffer, low, value)
+        e.memory.write(buffer, low, value)

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from ptxc.errors import UsageError
 from ptxc.reference.buffers import Array, decoded
+from ptxc.reference.codes import EIGHT_BITS
 
 #: The relative error that is right, by element type, where nobody says.
-TOLERANCES = {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2}
+TOLERANCES = {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2, "f8e4m3": 0.13, "f8e5m2": 0.26}
 
 #: Binary places of the mantissa, with the hidden one, and the least exponent of a normal number (0.1 * 2^e).
-_FORMATS = {"f16": (11, -13), "bf16": (8, -125), "f32": (24, -125), "f64": (53, -1021)}
+_FORMATS = {
+    "f16": (11, -13), "bf16": (8, -125), "f32": (24, -125), "f64": (53, -1021), "f8e4m3": (4, -5), "f8e5m2": (3, -13),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Tolerance:
 
     The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
     what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
-    the element types, the output's own and those in ``types``.
+    the element types, the output's own and those in ``types``; there floats of eight bits do not count, as what a
+    kernel reads of them is exact.
     """
 
     relative: float | None = None
@@ -36,7 +40,7 @@ class Tolerance:
             return self.relative
         if dtype not in TOLERANCES:
             return 0.0
-        return max(TOLERANCES.get(type, 0.0) for type in (dtype, *self.types))
+        return max(TOLERANCES.get(type, 0.0) for type in (dtype, *(self.types - EIGHT_BITS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,9 @@ def _no_nan(errors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _numbers(array: Array, dtype: str) -> NDArray[np.float64]:
-    if dtype == "bf16" and array.dtype == np.uint16:
-        array = decoded(array, dtype)
-    return array.astype(np.float64)
+    # A reference holds numbers of any type in float64.
+    held = array if array.dtype == np.float64 else decoded(array, dtype)
+    return held.astype(np.float64)
 
 
 def _root_mean_square(numbers: NDArray[np.float64]) -> float:

@@ -1,11 +1,12 @@
 """Kernel IR, evaluated directly: what its statements mean, with neither PTX nor CUDA between.
 
 All threads of a batch of CTAs execute a statement together, each value an array with one element a thread; a mask
-says which threads take part. So a barrier orders nothing, and an asynchronous copy arrives at once: the result is
-what the kernel means, and one that lacks a barrier or a wait differs from it. Threads that must pass data back and
-forth between the branches of one condition (a producer and its consumers) cannot be evaluated so.
+says which threads take part. So a barrier orders nothing, and an asynchronous copy or product is done at once: the
+result is what the kernel means, and one that lacks a barrier or a wait differs from it. Only where the two branches of
+a condition wait for one another (a producer of copies and its consumers) does each go on by itself, until it must wait
+(``progress``). A wait that cannot end is an error.
 
-:class:`Evaluator` holds the state; what each statement does is in ``statements`` and ``collective``.
+:class:`Evaluator` holds the state; what each statement does is in the modules that ``statements`` lists.
 """
 
 from __future__ import annotations
@@ -17,34 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from emmy.compiler.ir.expr import Expr
-from emmy.compiler.ir.kernel.ir import KernelOp, Smem, Tile
+from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile
 from emmy.compiler.ir.stmt import Write
 
 from ptxc.errors import CompileError, InputError, UnsupportedError
-from ptxc.reference.buffers import Array, Problem, encoded
-from ptxc.reference.expressions import index_of
+from ptxc.reference.barriers import Barriers
+from ptxc.reference.buffers import Array, Problem
+from ptxc.reference.expressions import Fixed
+from ptxc.reference.memory import Memory, Store
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.values import FLOATS, Numbers, Value, element_type, index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ptxc.reference.progress import Ready
+
 #: How many threads are evaluated together.
 BATCH_THREADS = 1 << 15
 
 DEFAULT_BLOCK = 256
-
-
-@dataclass(slots=True)
-class Store:
-    """A buffer or shared array: its elements in one dimension, ``size`` of them a CTA where it is shared."""
-
-    name: str
-    type: str
-    shape: tuple[Any, ...]
-    elements: Array
-    size: int
-    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -72,7 +65,7 @@ def evaluate_kernels(
             arrays[buffer.name] = np.where(problem.is_written(buffer.name, array), numbers, np.nan)
     faults: list[str] = []
     for op in kernels:
-        for name in _zeroed(op):
+        for name in zeroed(op):
             arrays[name][...] = 0
         for serial in _serial(op):
             evaluator = Evaluator(op, problem, arrays, {**problem.integers, **serial}, exact=exact)
@@ -81,13 +74,16 @@ def evaluate_kernels(
             except CompileError as error:
                 error.at(kernel=op.name)
                 raise
-            faults += [f"{op.name}: {fault}" for fault in evaluator.faults]
+            faults += [f"{op.name}: {fault}" for fault in evaluator.memory.faults]
     return Evaluation({buffer.name: arrays[buffer.name] for buffer in problem.written}, faults)
 
 
-def _zeroed(op: KernelOp) -> list[str]:
+def zeroed(op: KernelOp) -> list[str]:
     """What must be zero before the launch: what the kernel adds to, unless another kernel zeroes it."""
-    added = {stmt.output: None for stmt in op.body.iter() if isinstance(stmt, Write) and stmt.atomic}
+    added: dict[str, None] = {}
+    for stmt in op.body.iter():
+        if isinstance(stmt, Write | RegStore) and stmt.atomic:
+            added[stmt.output if isinstance(stmt, Write) else stmt.dst_buffer] = None
     return [name for name in added if name not in op.zero_delegated]
 
 
@@ -114,7 +110,7 @@ class Evaluator:
         self.op = op
         self.integers = integers
         self.numbers = Numbers(exact=exact)
-        self.faults: list[str] = []
+        self.memory = Memory(self)
         self.tile = self._only_tile()
         self.cells = self.tile.block_threads if self.tile.block_threads is not None else DEFAULT_BLOCK
         self.threads = self.cells + self.tile.aux_threads
@@ -122,7 +118,7 @@ class Evaluator:
         self.extents = [self.extent(axis) for axis in self.tile.axes]
         self.total = int(np.prod(self.extents, dtype=np.int64))
         self.grid = -(-self.total // self.cells)
-        self.stores = {
+        self.memory.stores |= {
             name: Store(name, buffer.dtype, buffer.shape, arrays[name].reshape(-1), arrays[name].size)
             for name, buffer in problem.buffers.items()
         }
@@ -130,6 +126,11 @@ class Evaluator:
         self.mask: NDArray[np.bool_] | None = None
         self.lanes = 0
         self.builtins: dict[str, Value] = {}
+        self.fixed = Fixed()
+        self.barriers = Barriers(0)
+        #: What tensor maps and descriptors of matrices were made, by name.
+        self.tensor_maps: dict[str, Any] = {}
+        self.matrices: dict[str, Any] = {}
 
     def _only_tile(self) -> Tile:
         tiles = [stmt for stmt in self.op.body if isinstance(stmt, Tile)]
@@ -164,19 +165,27 @@ class Evaluator:
             "warp_size": index(32),
         }
         for array in self.op.smem_buffers.values():
-            self.stores[array.name] = self._shared(array, ctas.size)
+            self.memory.stores[array.name] = self._shared(array, ctas.size)
+        self.barriers = Barriers(ctas.size)
+        self.fixed = Fixed()
         self.mask = None
-        self.body(self.op.body, "body")
+        for _ in self.body(self.op.body, "body"):
+            raise InputError("threads wait for what never happens")
 
     def _shared(self, array: Smem, ctas: int) -> Store:
         """A shared array of every CTA; floats that nothing has written are NaN."""
-        type, size = element_type(array.dtype), int(np.prod(array.extents))
+        # Emmy's reading: an array of bytes holds pairs of e2m1.
+        type = "f4e2m1x2" if array.dtype == "unsigned char" else element_type(array.dtype)
+        size = int(np.prod(array.extents))
         dtype = self.numbers.dtype(type)
         elements = np.full(ctas * size, np.nan if dtype.kind == "f" else 77, dtype)
         return Store(array.name, type, tuple(array.extents), elements, size, shared=True)
 
-    def body(self, stmts: Iterable[Any], path: str) -> None:
-        """Execute statements in order. An error gets the place of the statement."""
+    def body(self, stmts: Iterable[Any], path: str) -> Iterator[Ready]:
+        """Execute statements in order. An error gets the place of the statement.
+
+        Yields where threads must wait for others, what says whether they still must.
+        """
         from ptxc.reference.statements import STATEMENTS
 
         for at, stmt in enumerate(stmts):
@@ -186,7 +195,9 @@ class Evaluator:
                 if rule is None:
                     raise UnsupportedError(f"the reference does not evaluate {type(stmt).__name__}")
                 self.path = here
-                rule(self, stmt, here)
+                steps = rule(self, stmt, here)
+                if steps is not None:
+                    yield from steps
             except CompileError as error:
                 error.at(statement=here)
                 raise
@@ -235,7 +246,10 @@ class Evaluator:
             if name in scope:
                 old = scope[name]
                 new = self.numbers.convert(value, old.type).array
-                scope[name] = Value(new if self.mask is None else np.where(self.mask, new, old.array), old.type)
+                if self.mask is not None:
+                    mask = self.mask if new.ndim < 2 else self.mask[:, None]
+                    new = np.where(mask, new, old.array)
+                scope[name] = Value(new, old.type)
                 return
         raise InputError(f"{name!r} is assigned but not declared")
 
@@ -247,78 +261,6 @@ class Evaluator:
         """The extent of an axis."""
         return axis.extent.as_static() if axis.extent.is_static else int(axis.extent.expr.eval(dict(self.integers)))
 
-    # ---------------------------------------------------------------------------------------------------- memory
-
-    def store_of(self, name: str) -> Store:
-        """A buffer or shared array. Raises InputError."""
-        found = self.stores.get(name)
-        if found is None:
-            raise InputError(f"{name!r} is neither a buffer nor a shared array")
-        return found
-
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Array:
-        """The offset of ``buffer[indices]``, row by row; a single index is one already."""
-        entries = [index_of(entry, self) for entry in indices]
-        if len(entries) < 2:
-            return entries[0] if entries else np.zeros((), np.int64)
-        shape = self.store_of(buffer).shape
-        if len(shape) != len(entries):
-            raise InputError(f"{buffer!r} has {len(shape)} dimensions but {len(entries)} indices")
-        flat = entries[0]
-        for size, entry in zip(shape[1:], entries[1:], strict=True):
-            flat = flat * size + entry
-        return flat
-
-    def _places(self, store: Store, flat: Array, what: str) -> tuple[Array, Array]:
-        """The threads that take part and access ``store`` inside its bounds, and where; others are faults."""
-        flat = self.spread(flat)
-        taking = np.arange(self.lanes) if self.mask is None else np.flatnonzero(self.mask)
-        at = flat[taking]
-        inside = (at >= 0) & (at < store.size)
-        if not inside.all():
-            first = int(np.flatnonzero(~inside)[0])
-            thread = f"thread {self.tid[taking[first]]} of CTA {self.cta[taking[first]]}"
-            self._fault(f"{self.path}: {thread} {what} {store.name}[{at[first]}], which has {store.size} elements")
-            taking, at = taking[inside], at[inside]
-        return taking, at + self.number[taking] * store.size if store.shared else at
-
-    def _fault(self, text: str) -> None:
-        place = text.partition(":")[0]
-        if not any(fault.startswith(f"{place}:") for fault in self.faults):
-            self.faults.append(text)
-
-    def read(self, name: str, flat: Array) -> Value:
-        """The elements at offsets ``flat``; zero in threads that take no part."""
-        store = self.store_of(name)
-        taking, at = self._places(store, flat, "reads")
-        found = self.numbers.load(store.elements[at], store.type)
-        if taking.size == self.lanes:
-            return found
-        array = np.zeros(self.lanes, found.array.dtype)
-        array[taking] = found.array
-        return Value(array, store.type)
-
-    def write(self, name: str, flat: Array, value: Value, *, add: bool = False) -> None:
-        """Store ``value``, or add it to what is there."""
-        store = self.store_of(name)
-        taking, at = self._places(store, flat, "writes")
-        array = self.spread(self.numbers.convert(value, store.type).array)[taking]
-        if add:
-            self._add(store, at, array)
-        else:
-            store.elements[at] = self._stored(store, array)
-
-    def _stored(self, store: Store, array: Array) -> Array:
-        if store.elements.dtype == np.float64 or store.type not in FLOATS:
-            return array
-        return encoded(array, store.type)
-
-    def _add(self, store: Store, at: Array, array: Array) -> None:
-        """Add to elements, some of which several threads may add to: in float64, rounded at the end."""
-        if store.type not in FLOATS:
-            np.add.at(store.elements, at, array)
-            return
-        places, which = np.unique(at, return_inverse=True)
-        sums = self.numbers.load(store.elements[places], store.type).array.copy()
-        np.add.at(sums, which, array)
-        store.elements[places] = self._stored(store, sums)
+        """The place of ``buffer[indices]``."""
+        return self.memory.flat(buffer, indices)

@@ -5,7 +5,7 @@ Source: ``emmy.compiler.ir.expr``; the meaning is that of the C text that each n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from emmy.compiler.ir.expr import (
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import Array
+from ptxc.reference.layouts import congruous, crosswise
 from ptxc.reference.values import FLOATS, INDEX, Numbers, Value, element_type, index, quotient, remainder
 
 
@@ -31,6 +32,7 @@ class Names(Protocol):
 
     numbers: Numbers
     builtins: dict[str, Value]
+    fixed: Fixed
 
     def find(self, name: str) -> Value:
         """The value of a name. Raises InputError."""
@@ -39,12 +41,33 @@ class Names(Protocol):
         """The offset of an element in a buffer."""
 
 
+class Fixed:
+    """The values of expressions over names that keep their values, so that each is evaluated once.
+
+    The expressions are told apart by their identity: whoever evaluates them keeps them.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = frozenset(names)
+        self._values: dict[int, Value | None] = {}
+
+    def evaluate(self, expr: Expr, names: Names, rule: Callable[[Any, Names], Value]) -> Value:
+        """The value of an expression by its rule, or as it was found before."""
+        known = self._values.get(id(expr), self)
+        if isinstance(known, Value):
+            return known
+        value = rule(expr, names)
+        if known is self:
+            self._values[id(expr)] = value if expr.free_vars() <= self._names else None
+        return value
+
+
 def evaluate(expr: Expr, names: Names) -> Value:
     """The value of an expression. Raises UnsupportedError for one that the reference does not know."""
     rule = _RULES.get(type(expr))
     if rule is None:
         raise UnsupportedError(f"the reference does not evaluate {type(expr).__name__}")
-    return rule(expr, names)
+    return names.fixed.evaluate(expr, names, rule)
 
 
 def index_of(expr: Expr, names: Names) -> Array:
@@ -125,6 +148,9 @@ def _cast(expr: CastExpr, names: Names) -> Value:
 
 def _call(expr: FuncCallExpr, names: Names) -> Value:
     args = [evaluate(arg, names) for arg in expr.args]
+    if expr.name in _LAYOUTS:
+        row, column, size = (names.numbers.as_index(arg) for arg in args)
+        return Value(_LAYOUTS[expr.name](row, column, size), INDEX)
     if expr.name == "bitwise_count":
         return names.numbers.assign(expr.name, args, "i32")
     return names.numbers.compute(expr.name, args, "f32")
@@ -142,6 +168,11 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": quotient, "//": quotient, "%": remainder,
     "<<": np.left_shift, ">>": np.right_shift, "&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor,
 }  # fmt: skip
+
+_LAYOUTS: dict[str, Callable[..., Any]] = {
+    "emmy_volta_crosswise": crosswise,
+    "emmy_volta_b_congruous": congruous,
+}
 
 _REAL = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "mod"}
 

@@ -15,8 +15,8 @@ from emmy.compiler.ir.kernel.ir import (
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
+    SetMaxNReg,
     Smem,
-    Sync,
     Tile,
     TreeHalve,
     WarpBroadcast,
@@ -25,10 +25,13 @@ from emmy.compiler.ir.kernel.ir import (
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop, Write, ZeroPrologue
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.reference import collective
+from ptxc.reference import barriers, collective, fragment_memory, fragments, tma, warpgroup
+from ptxc.reference.barriers import nothing
 from ptxc.reference.buffers import DTYPES, Array
 from ptxc.reference.evaluator import Evaluator
-from ptxc.reference.expressions import condition, evaluate, index_of
+from ptxc.reference.expressions import Fixed, condition, evaluate, index_of
+from ptxc.reference.layouts import CONGRUOUS, CROSSWISE, congruous, crosswise, swizzled
+from ptxc.reference.progress import Ready, Task, together, waits
 from ptxc.reference.values import COMBINES, Value, element_type, index, promote
 
 # ---------------------------------------------------------------------------------------------- loads and stores
@@ -37,14 +40,14 @@ from ptxc.reference.values import COMBINES, Value, element_type, index, promote
 def load(e: Evaluator, stmt: Load, path: str) -> None:
     """``names = input[index...]``: consecutive elements. Split, its halves fetch the elements and, later, name them."""
     if len(stmt.names) == 1:
-        e.declare(stmt.names[0], _as(e, e.read(stmt.input, e.flat(stmt.input, stmt.index)), stmt.dtype))
+        e.declare(stmt.names[0], _as(e, e.memory.read(stmt.input, e.flat(stmt.input, stmt.index)), stmt.dtype))
         return
     packed = [f"_v_{stmt.names[0]}__{at}" for at in range(len(stmt.names))]
     bind = e.assign if stmt.carried else e.declare
     if stmt.carried != "unpack":
         flat = e.flat(stmt.input, stmt.index)
         for at, name in enumerate(packed):
-            bind(name, e.read(stmt.input, flat + at))
+            bind(name, e.memory.read(stmt.input, flat + at))
     if stmt.carried != "load":
         for name, source in zip(stmt.names, packed, strict=True):
             bind(name, _as(e, e.find(source), stmt.dtype))
@@ -57,12 +60,22 @@ def _as(e: Evaluator, value: Value, dtype: Any) -> Value:
 
 def write(e: Evaluator, stmt: Write, path: str) -> None:
     """``output[index...] = values``, consecutive elements; or an atomic addition."""
+    for place, name in zip(_written(e, stmt), stmt.values, strict=True):
+        e.memory.write(stmt.output, place, e.find(name), add=stmt.atomic)
+
+
+def _written(e: Evaluator, stmt: Write) -> Iterator[Array]:
+    """The places of the values."""
+    store, count = e.memory.store_of(stmt.output), len(stmt.values)
+    if stmt.swizzle in (CROSSWISE, CONGRUOUS):
+        row, column = (index_of(entry, e) for entry in stmt.index)
+        kept, size = (crosswise, store.shape[0]) if stmt.swizzle == CROSSWISE else (congruous, store.shape[1])
+        yield from (kept(row, column + at, size) for at in range(count))
+        return
     flat = e.flat(stmt.output, stmt.index)
-    together = _is_vector(e.store_of(stmt.output).type, len(stmt.values))
+    together = _is_vector(store.type, count)
     start = swizzled(stmt.swizzle, flat)
-    for at, name in enumerate(stmt.values):
-        place = start + at if together else swizzled(stmt.swizzle, flat + at)
-        e.write(stmt.output, place, e.find(name), add=stmt.atomic)
+    yield from (start + at if together else swizzled(stmt.swizzle, flat + at) for at in range(count))
 
 
 def _is_vector(type: str, count: int) -> bool:
@@ -70,49 +83,31 @@ def _is_vector(type: str, count: int) -> bool:
     return count in {"f32": (2, 4), "f16": (2, 4, 8)}.get(type, ())
 
 
-#: XOR swizzles: element ``i`` is kept at ``i ^ (((i >> shift) & mask) << 3)``.
-_SWIZZLES = {"B128": (6, 7), "B64": (6, 3), "B32": (6, 1)}
-
-
-def swizzled(mode: str, flat: Array) -> Array:
-    """Where a swizzled shared array keeps an element (``LDMATRIX_SWIZZLE_XOR``; ``@`` names another shift)."""
-    name, _, shift = mode.partition("@")
-    if mode == "NONE":
-        return flat
-    if name not in _SWIZZLES:
-        raise UnsupportedError(f"the reference does not know the layout {mode!r}")
-    default, mask = _SWIZZLES[name]
-    result: Array = flat ^ (((flat >> (int(shift) if shift else default)) & mask) << 3)
-    return result
-
-
 def copy(e: Evaluator, stmt: CpAsyncCopy, path: str) -> None:
     """``nbytes`` from global to shared memory, at once; zeros where ``valid`` (of 16-byte copies) does not hold."""
     flat = e.flat(stmt.smem, stmt.smem_index)
+    source, target = e.memory.store_of(stmt.src), e.memory.store_of(stmt.smem)
     if stmt.lane_index is not None:
         row, column = (index_of(entry, e) for entry in stmt.lane_index)
-        flat = flat + row * e.store_of(stmt.smem).shape[-1] + column
-    target, source = swizzled(stmt.swizzle, flat), e.flat(stmt.src, stmt.src_index)
-    type = e.store_of(stmt.src).type
-    if type != e.store_of(stmt.smem).type:
+        flat = flat + row * target.shape[-1] + column
+    check_copied(source.type, target.type)
+    steps = np.arange(stmt.nbytes // source.width)
+    places = e.spread(e.flat(stmt.src, stmt.src_index))[:, None] + steps
+    valid = condition(stmt.valid, e) if stmt.valid is not None and stmt.nbytes == 16 else None
+    value = e.memory.read(stmt.src, places, None if valid is None else e.spread(valid)[:, None])
+    e.memory.write(stmt.smem, e.spread(swizzled(stmt.swizzle, flat))[:, None] + steps, Value(value.array, target.type))
+
+
+def check_copied(source: str, target: str) -> None:
+    """Raise UnsupportedError where a copy is no copy of elements."""
+    if source != target and {source, target} != {"u8", "f4e2m1x2"}:
         raise UnsupportedError("the reference does not copy between arrays of different types")
-    valid: Array = np.ones(1, np.bool_)
-    if stmt.valid is not None and stmt.nbytes == 16:
-        valid = condition(stmt.valid, e)
-    for at in range(stmt.nbytes // DTYPES[type].itemsize):
-        with e.taking(valid):
-            value = e.read(stmt.src, source + at)
-        e.write(stmt.smem, target + at, Value(np.where(valid, value.array, 0), type))
 
 
 def zero_prologue(e: Evaluator, stmt: ZeroPrologue, path: str) -> None:
     """Zero 32-bit words of another kernel's accumulator."""
-    store = e.store_of(stmt.dst)
+    store = e.memory.store_of(stmt.dst)
     store.elements[: 4 * stmt.words // DTYPES[store.type].itemsize] = 0
-
-
-def nothing(e: Evaluator, stmt: Any, path: str) -> None:
-    """A barrier or wait, which has nothing to order here, or a declaration that is made already."""
 
 
 # -------------------------------------------------------------------------------------------------------- values
@@ -161,16 +156,24 @@ def select(e: Evaluator, stmt: Select, path: str) -> None:
 # ------------------------------------------------------------------------------------------------------- control
 
 
-def tile(e: Evaluator, stmt: Tile, path: str) -> None:
+def tile(e: Evaluator, stmt: Tile, path: str) -> Iterator[Ready]:
     """Bind the coordinates of each thread's cell, and run the body in the threads whose cell lies in the tile."""
     if stmt.aux_threads:
         cell = e.cta * e.cells + e.tid % e.cells
     else:
         cell = e.cta * e.threads + e.tid
     names = {axis.name: index(at) for axis, at in zip(stmt.axes, coordinates(e, stmt, cell), strict=True)}
+    e.fixed = Fixed({*names, *e.integers} - _bound(stmt))
     with e.taking(cell < e.total) as any_left, e.scope(**names):
         if any_left:
-            e.body(stmt.body, f"{path}.body")
+            yield from e.body(stmt.body, f"{path}.body")
+
+
+def _bound(stmt: Tile) -> set[str]:
+    """The names that the statements of a tile bind."""
+    inner = list(stmt.body.iter())
+    names = {name for statement in inner for name in statement.defines()}
+    return names | {statement.axis.name for statement in inner if isinstance(statement, Loop | StridedLoop)}
 
 
 def coordinates(e: Evaluator, stmt: Tile, cell: Array) -> list[Array]:
@@ -206,17 +209,17 @@ def _grouped(e: Evaluator, stmt: Tile) -> tuple[int, int, int] | None:
     return (at, other, group) if group > 1 else None
 
 
-def loop(e: Evaluator, stmt: Loop, path: str) -> None:
+def loop(e: Evaluator, stmt: Loop, path: str) -> Iterator[Ready]:
     """``for axis in 0..extent``, its accumulators declared before it."""
     if stmt.carries:
         raise UnsupportedError("the reference does not evaluate a loop that carries a state")
     _seed(e, stmt)
     for at in range(e.extent(stmt.axis)):
         with e.scope(**{stmt.axis.name: index(at)}):
-            e.body(stmt.body, f"{path}.body")
+            yield from e.body(stmt.body, f"{path}.body")
 
 
-def strided_loop(e: Evaluator, stmt: StridedLoop, path: str) -> None:
+def strided_loop(e: Evaluator, stmt: StridedLoop, path: str) -> Iterator[Ready]:
     """``for (axis = start; axis < end; axis += step)``; the body may read a stated end as ``<axis>_end``."""
     _seed(e, stmt)
     step = index_of(stmt.step, e) if isinstance(stmt.step, Expr) else np.asarray(stmt.step)
@@ -230,7 +233,7 @@ def strided_loop(e: Evaluator, stmt: StridedLoop, path: str) -> None:
         ):
             if not any_left:
                 return
-            e.body(stmt.body, f"{path}.body")
+            yield from e.body(stmt.body, f"{path}.body")
 
 
 def _steps(e: Evaluator, at: Array, end: Array, step: Array) -> Iterator[Array]:
@@ -251,17 +254,24 @@ def _seed(e: Evaluator, stmt: Loop | StridedLoop) -> None:
             e.declare(inner.name, e.numbers.constant(COMBINES[inner.op.name][1], type))
 
 
-def cond(e: Evaluator, stmt: Cond, path: str) -> None:
-    """``if (cond) body else else_body``."""
+def cond(e: Evaluator, stmt: Cond, path: str) -> Iterator[Ready]:
+    """``if (cond) body else else_body``; each by itself where one waits for the other."""
     holds = condition(stmt.cond, e)
-    for mask, body, name in ((holds, stmt.body, "body"), (~holds, stmt.else_body, "else_body")):
+    branches = [(holds, stmt.body, f"{path}.body"), (~holds, stmt.else_body, f"{path}.else_body")]
+    tasks: list[Task] = []
+    parts = bool(stmt.else_body) and (waits(stmt.body) or waits(stmt.else_body))
+    for mask, body, place in branches:
         with e.taking(mask) as any_left, e.scope():
-            if any_left:
-                e.body(body, f"{path}.{name}")
+            if any_left and parts and e.mask is not None:
+                tasks.append(Task(e, e.mask, body, place))
+            elif any_left:
+                yield from e.body(body, place)
+    if tasks:
+        yield from together(e, tasks)
 
 
 #: Every statement that can be evaluated.
-STATEMENTS: dict[type, Callable[[Evaluator, Any, str], None]] = {
+STATEMENTS: dict[type, Callable[[Evaluator, Any, str], Iterator[Ready] | None]] = {
     Load: load,
     Write: write,
     Assign: assign,
@@ -275,11 +285,16 @@ STATEMENTS: dict[type, Callable[[Evaluator, Any, str], None]] = {
     Loop: loop,
     StridedLoop: strided_loop,
     Cond: cond,
-    Sync: nothing,
+    SetMaxNReg: nothing,
     CpAsyncCopy: copy,
     CpAsyncCommit: nothing,
     CpAsyncWait: nothing,
     WarpShuffle: collective.shuffle,
     WarpBroadcast: collective.broadcast,
     TreeHalve: collective.tree,
+    **barriers.STATEMENTS,
+    **fragments.STATEMENTS,
+    **fragment_memory.STATEMENTS,
+    **tma.STATEMENTS,
+    **warpgroup.STATEMENTS,
 }

@@ -17,8 +17,9 @@ import numpy as np
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import DTYPES, Array, decoded, encoded
+from ptxc.reference.codes import EIGHT_BITS, encode4
 
-FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
+FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
 INTEGERS = frozenset({"i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 
 #: The type of an index: C's int or long long, whichever holds it.
@@ -29,6 +30,7 @@ _C_NAMES = {
     "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "bfloat16": "bf16",
     "short": "i16", "int": "i32", "long long": "i64", "unsigned char": "u8", "unsigned short": "u16",
     "unsigned int": "u32", "unsigned": "u32", "unsigned long long": "u64",
+    "__nv_fp8_e4m3": "f8e4m3", "__nv_fp8_e5m2": "f8e5m2",
 }  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class Value(NamedTuple):
     @property
     def is_integer(self) -> bool:
         """Whether C computes with it as an integer."""
-        return self.type == INDEX or self.type in INTEGERS
+        return self.type == INDEX or self.type in INTEGERS or self.type == "f4e2m1x2"  # an unsigned char
 
 
 def element_type(name: str) -> str:
@@ -58,7 +60,8 @@ def index(array: Any) -> Value:
 
 
 class Numbers:
-    """Conversions and operations. ``exact``: floats are not rounded to their types."""
+    """Conversions and operations. ``exact``: floats are not rounded to their types, but to those of eight bits, which
+    programs choose for what they round to."""
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
@@ -73,7 +76,7 @@ class Numbers:
 
     def rounded(self, array: Array, type: str) -> Array:
         """Floats as ``type`` has them."""
-        if self.exact or type == "f64":
+        if type == "f64" or (self.exact and type not in EIGHT_BITS):
             return array
         return decoded(encoded(array, type), type).astype(np.float64)
 
@@ -111,6 +114,9 @@ class Numbers:
         """What ``Assign`` computes: ``name(args)`` in ``type``, or in the type that the arguments give."""
         if name == "bitcast":
             return self._bitcast(args, type)
+        if name in _ENCODE:
+            args = (self._encoded(name, args),)
+            name = "copy"
         result = type if type is not None else promote(name, args)
         if all(arg.is_integer for arg in args):
             if result in INTEGERS and name in _INTEGER:
@@ -151,6 +157,13 @@ class Numbers:
             result: Array = _COMBINE_WHOLE[operation](left.array, right.array)
         return Value(result, type)
 
+    def _encoded(self, name: str, args: Sequence[Value]) -> Value:
+        """What rounds to eight or four bits; codes of four bits are integers."""
+        (value,) = args
+        if name == "to_f4e2m1":
+            return Value(encode4(self.convert(value, "f32").array), "u8")
+        return self.convert(self.convert(value, "f32"), name.removeprefix("to_"))
+
     def _bitcast(self, args: Sequence[Value], type: str | None) -> Value:
         if len(args) != 1 or type is None:
             raise InputError("bitcast takes one operand and needs the type to cast to")
@@ -182,9 +195,7 @@ def c_type(args: Sequence[Value]) -> str:
 def quotient(a: Array, b: Array) -> Array:
     """C's division of integers, which cuts toward zero; 0 for a division by zero."""
     with np.errstate(all="ignore"):
-        down = np.floor_divide(a, b)
-        inexact = (down * b != a) & ((a < 0) != (b < 0)) & (b != 0)
-        result: Array = np.where(inexact, down + 1, down).astype(down.dtype)
+        result: Array = np.floor_divide(a - np.fmod(a, b), b)
     return result
 
 
@@ -210,6 +221,9 @@ def _whole(name: str, args: Sequence[Value], result: str) -> Value:
         value = np.asarray((_INTEGER.get(name) or _EXACT[name])(*operands))
     return Value(value, "bool" if value.dtype == np.bool_ else common)
 
+
+#: Operations that round to codes.
+_ENCODE = ("to_f8e4m3", "to_f8e5m2", "to_f4e2m1")
 
 _COMPARE: dict[str, Callable[..., Any]] = {
     "equal": np.equal, "not_equal": np.not_equal, "greater": np.greater, "less": np.less,
@@ -253,6 +267,7 @@ _REAL: dict[str, Callable[..., Any]] = {
     "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "erf": _erf, "floor": np.floor, "abs": np.abs, "fabs": np.abs,
     "bitwise_and": np.logical_and, "bitwise_or": np.logical_or, "bitwise_not": np.logical_not,
     "where": lambda a, b, c: np.where(a != 0, b, c), **_COMPARE,
+    "from_f8e4m3": lambda a: a, "from_f8e5m2": lambda a: a,
 }  # fmt: skip
 
 

@@ -31,10 +31,11 @@ Array = NDArray[Any]
 #: A buffer's shape (of f32), or its shape and element type.
 Spec = Any
 
-#: NumPy's types for buffers; bfloat16 is its bits.
+#: NumPy's types for buffers; bfloat16, fp8 and fp4 are their bits.
 DTYPES = {
     "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64, "i16": np.int16, "i32": np.int32,
     "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
+    "f8e4m3": np.uint8, "f8e5m2": np.uint8, "f4e2m1x2": np.uint8,
 }  # fmt: skip
 
 SANITIZERS = ("memory", "race", "init", "sync")

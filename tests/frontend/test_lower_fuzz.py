@@ -98,7 +98,7 @@ OPERATORS = (
     "**",
 )
 OPERATIONS = (*ARITY, "sum", "prod", "amax", "remainder", "left_shift", "right_shift", "bitwise_xor", "bitwise_count",
-              "bitcast", "arange", "silu", "from_f8e4m3", "next")  # fmt: skip
+              "bitcast", "arange", "silu", "from_f4e2m1", "next")  # fmt: skip
 CASTS = ("int", "float", "long long", "unsigned int", "short", "half", "double", "bool", "unsigned char", "nonsense")
 TYPES = tuple(value for value in vars(emmy_dtypes).values() if isinstance(value, DataType))
 MODES = ("NONE", "B128", "B64", "B32", "B128@7", "B128@2", "B128@x", "B7", "VOLTA_CROSSWISE")

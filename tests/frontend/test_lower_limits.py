@@ -80,7 +80,6 @@ def test_targets_without_an_instruction_are_refused() -> None:
 
 def test_statements_of_tensor_cores_are_not_supported_yet() -> None:
     stmts = [
-        kernel_ir.RegFragment("f", "acc", (16, 8, 16), F32),
         kernel_ir.WgmmaFence(),
         kernel_ir.WgmmaCommit(),
         kernel_ir.MbarrierInit("m", 1),

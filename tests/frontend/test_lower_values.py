@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emmy.compiler.dtype import encode_f4
 from lowering_lab import (
     DTYPES,
     INTEGERS,
@@ -45,6 +46,7 @@ FLOATS: dict[str, Callable[..., Any]] = {
     "square": np.square, "reciprocal": np.reciprocal, "relu": lambda x: np.maximum(x, 0), "exp": np.exp,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "exp_fast": np.exp, "log": np.log, "rsqrt": lambda x: x**-0.5,
     "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt, "erf": _erf, "floor": np.floor, "abs": np.abs,
+    **dict.fromkeys(("from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2"), np.positive), "to_f4e2m1": encode_f4,
     "bitwise_and": np.logical_and, "bitwise_or": np.logical_or, "bitwise_not": np.logical_not, "where": np.where,
     "equal": np.equal, "not_equal": np.not_equal, "greater": np.greater, "less": np.less,
     "greater_equal": np.greater_equal, "less_equal": np.less_equal,
@@ -288,7 +290,7 @@ def test_integers_that_compute_as_floats() -> None:
 # --------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("name", ["arange", "silu", "softplus", "gelu", "next", "from_f8e4m3", "arctan", "cumsum"])
+@pytest.mark.parametrize("name", ["arange", "silu", "softplus", "gelu", "next", "from_f4e2m1", "arctan", "cumsum"])
 def test_operations_without_a_form_are_unsupported(name: str) -> None:
     body = [Load("v", "x", (var("i"),)), Assign("w", name, ("v",)), Write("y", (var("i"),), "w")]
     with pytest.raises(UnsupportedError, match=f"operation '{name}' of f32 is not supported; see `ptxc ops`"):

@@ -48,7 +48,7 @@ def test_letters_may_be_left_out_from_the_right(op: Opcode) -> None:
 
 @ROWS
 def test_every_type_has_a_bank(op: Opcode) -> None:
-    spelled = {mod for mod in op.modifiers if re.fullmatch(r"pred|b?f\d+(x\d+)?|[bsu]\d+", mod)}
+    spelled = {mod for mod in op.modifiers if re.fullmatch(r"pred|b?f\d+(x\d+)?|[bsu]\d+|e\dm\dx2", mod)}
     assert spelled == op.modifiers & types.OF_MODIFIER.keys()
 
 
@@ -126,6 +126,10 @@ LATE = {
     "%r:pred = setp.lt.bf16 %b16, %b16": Requirement(90, (7, 8)),
     "%r:b16 = atom.global.add.noftz.bf16 [%b64], %b16": Requirement(90, (7, 8)),
     "red.global.add.noftz.bf16x2 [%b64], %b32": Requirement(90, (7, 8)),
+    "%r:b32 = cvt.rn.f16x2.e4m3x2 %b16": Requirement(89, (8, 1)),
+    "%r:b32 = cvt.rn.f16x2.e5m2x2 %b16": Requirement(89, (8, 1)),
+    "%r:b16 = cvt.pack2.rn.satfinite.e4m3x2.f32 %f32, %f32": Requirement(89, (8, 1)),
+    "%r:b16 = cvt.pack2.rn.satfinite.e5m2x2.f32 %f32, %f32": Requirement(89, (8, 1)),
     "cp.async.cg.shared.global [tile], [%b64], 16": Requirement(80, (7, 0)),
     "cp.async.commit_group": Requirement(80, (7, 0)),
     "cp.async.wait_group 0": Requirement(80, (7, 0)),
@@ -175,7 +179,7 @@ def test_ptxas_has_an_instruction_from_then_on(line: str, need: Requirement) -> 
         releases = list(PTX_RELEASES)
         assert not assembles(line, first.name, releases[releases.index(version) - 1])
     if sm > 75:
-        assert not assembles(line, {80: "sm_75", 90: "sm_89"}[sm], version)
+        assert not assembles(line, {80: "sm_75", 89: "sm_86", 90: "sm_89"}[sm], version)
 
 
 @pytest.mark.needs("ptxas")

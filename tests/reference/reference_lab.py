@@ -18,6 +18,8 @@ from emmy.compiler.tensor import Tensor
 
 import ptxc
 from ptxc.frontend.reader import kernel_nodes
+from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.reference import evaluator
 from ptxc.reference.buffers import Array, Problem, integers_of, problem_of
 from ptxc.reference.evaluator import Evaluation, evaluate_kernels
 from ptxc.reference.sample import ALL, Sample
@@ -41,6 +43,23 @@ StridedLoop: Any = _stmt.StridedLoop
 Sync: Any = _kernel.Sync
 Tile: Any = _kernel.Tile
 TreeHalve: Any = _kernel.TreeHalve
+BlockScaleLoad: Any = _kernel.BlockScaleLoad
+FragmentApply: Any = _kernel.FragmentApply
+FragmentPromote: Any = _kernel.FragmentPromote
+FragmentRepack: Any = _kernel.FragmentRepack
+FragmentRowReduce: Any = _kernel.FragmentRowReduce
+LdmatrixLoad: Any = _kernel.LdmatrixLoad
+MbarrierArrive: Any = _kernel.MbarrierArrive
+MbarrierArriveExpectTx: Any = _kernel.MbarrierArriveExpectTx
+MbarrierInit: Any = _kernel.MbarrierInit
+MbarrierWait: Any = _kernel.MbarrierWait
+MmaSyncPtx: Any = _kernel.MmaSyncPtx
+RegFragment: Any = _kernel.RegFragment
+RegStore: Any = _kernel.RegStore
+TmaDescriptor: Any = _kernel.TmaDescriptor
+TmaLoad: Any = _kernel.TmaLoad
+WgmmaDescriptor: Any = _kernel.WgmmaDescriptor
+WgmmaMma: Any = _kernel.WgmmaMma
 WarpBroadcast: Any = _kernel.WarpBroadcast
 WarpShuffle: Any = _kernel.WarpShuffle
 Write: Any = _stmt.Write
@@ -122,6 +141,48 @@ def prepared(
     return [ops[step.entry] for step in steps], steps, problem
 
 
+def evaluable(
+    graph: Graph, given: Mapping[str, Array] | None = None, **sizes: int
+) -> tuple[list[Any], list[Step], Problem]:
+    """The same of kernels that need not compile, in the order of the graph's nodes."""
+    steps, ops = [], []
+    names = {name for node in graph.nodes.values() for tensor in node.outputs for name in _symbols(tensor)}
+    for kernel in kernel_nodes(graph):
+        node = graph.nodes[kernel.node_id]
+        buffers = [(name, "input", graph.buffer(name)) for name in node.inputs]
+        buffers += [(name, "output", tensor) for name, tensor in zip(node.buffer_names(), node.outputs, strict=True)]
+        parameters = [_parameter(graph, name, role, tensor) for name, role, tensor in buffers]
+        runtime = tuple(_integer_of(name, buffers) for name in sorted(names))
+        zero = tuple(evaluator.zeroed(kernel.op))
+        launch = Launch((1, 1, 1), (1, 1, 1), 0, 0, tuple(parameters), runtime, zero)
+        steps.append(Step(kernel.op.name, launch))
+        ops.append(kernel.op)
+    integers = integers_of(steps, sizes, given or {})
+    values = {name: integer.value for name, integer in integers.items()}
+    return ops, steps, problem_of(steps, values, given or {})
+
+
+def _symbols(tensor: Tensor) -> set[str]:
+    return {name for size in tensor.shape if not size.is_static for name in size.expr.free_vars()}
+
+
+def _parameter(graph: Graph, name: str, role: str, tensor: Any) -> LaunchParameter:
+    shape = tuple(size.as_static() if size.is_static else size.expr.pretty() for size in tensor.shape)
+    value = getattr(graph.nodes[name].op, "value", None) if name in graph.nodes else None
+    role = "constant" if isinstance(value, int | float) and role == "input" else role
+    return LaunchParameter(name, role, "u64", tensor.dtype.name, shape, value if role == "constant" else None)
+
+
+def _integer_of(name: str, buffers: Iterable[tuple[str, str, Any]]) -> RuntimeInteger:
+    sizes = [
+        (buffer, axis)
+        for buffer, _, tensor in buffers
+        for axis, size in enumerate(tensor.shape)
+        if not size.is_static and size.expr.pretty() == name
+    ]
+    return RuntimeInteger(name, tuple(sizes))
+
+
 def evaluated(
     graph: Graph, given: Mapping[str, Array], *, exact: bool = True, sample: Sample = ALL, **sizes: int
 ) -> Evaluation:
@@ -134,6 +195,24 @@ def output(body: Any, inputs: Mapping[str, Array], spec: Spec, **fields: Any) ->
     """What a kernel of one output ``y`` writes there, without a fault."""
     specs = {name: (array.shape, _KINDS[str(array.dtype)]) for name, array in inputs.items()}
     evaluation = evaluated(graph_of(specs, Node(body, tuple(inputs), {"y": spec})), inputs, **fields)
+    assert evaluation.faults == []
+    return evaluation.outputs["y"]
+
+
+def computed(body: Iterable[Any], inputs: Mapping[str, Any], spec: Spec, threads: int = 32, **options: Any) -> Array:
+    """What a CTA of a kernel writes to ``y``, which need not compile.
+
+    Inputs are arrays, or (array, element type) where the array holds bits.
+    """
+    aux = options.pop("aux_threads", 0)
+    pairs = {
+        name: item if isinstance(item, tuple) else (item, _KINDS[str(item.dtype)]) for name, item in inputs.items()
+    }
+    specs = {name: (array.shape, kind) for name, (array, kind) in pairs.items()}
+    whole = tile({"t": threads}, [*body], threads, aux_threads=aux)
+    graph = graph_of(specs, Node(whole, tuple(inputs), {"y": spec}))
+    ops, _, problem = evaluable(graph, {name: array for name, (array, _) in pairs.items()})
+    evaluation = evaluate_kernels(ops, problem, **options)
     assert evaluation.faults == []
     return evaluation.outputs["y"]
 

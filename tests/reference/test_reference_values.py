@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emmy.compiler.dtype import F4_VALUES, decode_f8, encode_f4, encode_f8
 from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FlatIndex, FuncCallExpr, TernaryExpr
 from reference_lab import Let, Load, Node, Write, dtype, evaluated, floats, graph_of, lit, op, prepared, tile, var
 
@@ -14,6 +15,7 @@ from ptxc.frontend.elementwise import ARITY
 from ptxc.frontend.elementwise import COMBINES as COMPILED
 from ptxc.reference import expressions
 from ptxc.reference.buffers import DTYPES
+from ptxc.reference.codes import EIGHT_BITS, decode4, decode8, encode4, encode8
 from ptxc.reference.evaluator import Evaluator
 from ptxc.reference.values import COMBINES, Numbers, Value, c_type, element_type, index, promote, quotient, remainder
 
@@ -89,14 +91,15 @@ def test_c_types() -> None:
     assert c_type([value("i64", 1), value("u32", 1)]) == "i64"
     assert c_type([value("i64", 1), value("u64", 1)]) == "u64"
     assert element_type("unsigned long long") == "u64"
-    with pytest.raises(UnsupportedError, match="f8e4m3"):
-        element_type("f8e4m3")
+    assert element_type("__nv_fp8_e4m3") == "f8e4m3"
+    with pytest.raises(UnsupportedError, match="f16x2"):
+        element_type("f16x2")
 
 
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("to", DTYPES)
 def test_conversions_of_small_numbers(source: str, to: str) -> None:
-    numbers = [0, 1, 100] if source != "bool" else [0, 1, 1]
+    numbers = [0, 1, 96] if source != "bool" else [0, 1, 1]
     expected = [float(n != 0) if to == "bool" else float(n) for n in numbers]
     for kind in (EXACT, ROUNDED):
         converted = kind.convert(value(source, *numbers), to)
@@ -123,6 +126,30 @@ def test_operations_are_rounded_to_their_types() -> None:
     assert EXACT.assign("divide", [value("f16", 1), value("f16", 3)], None).array[0] == 1 / 3
     stated = ROUNDED.assign("divide", [value("f32", 1), value("f32", 3)], "bf16")
     assert stated.array[0] == 0.333984375
+
+
+@pytest.mark.parametrize("type", sorted(EIGHT_BITS))
+def test_codes_of_eight_bits(type: str) -> None:
+    """Every code, what lies in the middle of two, and beyond them all; as Emmy's own NumPy reads and rounds them."""
+    codes = np.arange(256).astype(np.uint8)
+    numbers = decode8(codes, type)
+    assert np.array_equal(numbers, decode_f8(codes, type).astype(np.float64), equal_nan=True)
+    finite = numbers[np.isfinite(numbers)]
+    tried = np.concatenate([finite, (finite[1:] + finite[:-1]) / 2, [1e9, -1e9, np.inf, np.nan, 1e-9, -1e-9]])
+    assert np.array_equal(encode8(tried, type), encode_f8(tried, type))
+    for kind in (EXACT, ROUNDED):
+        assert only(kind.assign(f"to_{type}", [value("f32", 0.3)], type))[0] in finite
+        assert kind.assign(f"from_{type}", [value(type, 1.5)], "f16").array.tolist() == [1.5]
+
+
+def test_codes_of_four_bits() -> None:
+    numbers = decode4(np.arange(16))
+    assert numbers.tolist() == list(F4_VALUES)
+    tried = np.concatenate([numbers, (numbers[1:8] + numbers[:7]) / 2, [100.0, -100.0]])
+    assert np.array_equal(encode4(tried), encode_f4(tried))
+    result = EXACT.assign("to_f4e2m1", [value("f32", -1.5)], "i32")
+    assert (result.type, result.array.tolist()) == ("i32", [11])
+    assert only(EXACT.convert(value("f4e2m1x2", 0x21), "i32")) == (0x21, "i32")
 
 
 def test_bits_as_another_type() -> None:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ptxc.errors import UnsupportedError
 from ptxc.frontend.linear import Linear, constant
+from ptxc.ir.values import Value
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
 _WARP = constant(32)
+_ZERO = constant(0)
 
 
 class Accumulator(NamedTuple):
@@ -38,12 +40,49 @@ def in_group(k: Lowering) -> Linear:
     return e.once("in group", lambda: e.modulo(lane(k), constant(4)))
 
 
-def accumulator(k: Lowering, layout: str) -> Accumulator:
+def bit(k: Lowering, at: int) -> Linear:
+    """The bit ``at`` of the lane's number."""
+    e = k.expressions
+    return e.once(("bit", at), lambda: e.modulo(e.divide(lane(k), constant(1 << at)), constant(2)))
+
+
+def of_bits(k: Lowering, **weights: int) -> Linear:
+    """The sum of the weights whose bits (``b0`` to ``b4``) are set in the lane's number; ``low`` weighs ``lane % 4``.
+
+    It is one register, which has the greatest factor of all weights before it: addresses are made of fewer terms.
+    """
+    return k.expressions.once(("bits", *weights.items()), lambda: _of_bits(k, weights))
+
+
+def _of_bits(k: Lowering, weights: dict[str, int]) -> Linear:
+    e = k.expressions
+    step = 1
+    while all(weight % (2 * step) == 0 for weight in weights.values()):
+        step *= 2
+    total = _ZERO
+    for name, weight in weights.items():
+        part = in_group(k) if name == "low" else bit(k, int(name[1]))
+        total = e.registers.add(total, part, weight // step)
+    register = e.register(total, 32)
+    assert isinstance(register, Value)
+    e.note(register, total.lo, total.hi)
+    return e.registers.scale(e.registers.linear(register), step)
+
+
+def accumulator(k: Lowering, layout: str, interleaved: tuple[int, int] | None = None) -> Accumulator:
     """The elements that a lane holds of one accumulator. Raises UnsupportedError for an unknown layout.
 
     ``m16n8k16`` (PTX ISA, "Matrix Fragments for mma.m16n8k16"; per warp, that of wgmma is as many of these side by
     side): the pairs of columns ``2 * (lane % 4)`` in the rows ``lane / 4`` and ``lane / 4 + 8``.
+
+    ``m8n8k4`` (PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type", the f32 accumulator): see
+    :func:`_volta`. ``interleaved`` is the place, along rows and columns, of a tile whose neighbours share a square.
     """
+    if layout == "m8n8k4":
+        if interleaved is None:
+            return k.expressions.once("volta", lambda: _volta(k))
+        m, n = (at & 1 for at in interleaved)
+        return k.expressions.once(("volta", m, n), lambda: _volta_interleaved(k, m, n))
     if layout not in ("m16n8k16", "wgmma"):
         raise UnsupportedError(f"accumulators of the layout {layout!r} are not supported yet")
     return k.expressions.once("accumulator", lambda: _sixteen_by_eight(k))
@@ -55,3 +94,34 @@ def _sixteen_by_eight(k: Lowering) -> Accumulator:
     rows = [row, registers.add(row, constant(8))]
     columns = [pair, registers.add(pair, constant(1))]
     return Accumulator([rows[0], rows[0], rows[1], rows[1]], columns * 2)
+
+
+def _volta(k: Lowering) -> Accumulator:
+    """A square of 16 x 16, a quarter of it for each of the warp's four products of 8 x 8.
+
+    Bits 2 and 3 of the lane's number say which quarter, the others which of its elements: two rows, two apart, and two
+    pairs of columns, four apart (Emmy's ``M8N8K4``).
+    """
+    row, column = of_bits(k, b0=1, b3=8, b4=4), of_bits(k, b1=2, b2=8)
+    return _elements(k, row, column, 4)
+
+
+def _volta_interleaved(k: Lowering, m: int, n: int) -> Accumulator:
+    """A quarter of a square of 32 x 32 that four tiles share, two by two.
+
+    Each of the products of 8 x 8 has its two rows and pairs of columns in both halves of the square. A tile's index is
+    that of a square of 16 x 16, so the odd ones begin 12 before theirs (Emmy's ``RegStore._element_coords``).
+    """
+    registers = k.expressions.registers
+    row, column = of_bits(k, b0=1, b2=8, b4=16), of_bits(k, b1=2, b3=8)
+    row = registers.add(row, constant(-12 * m))
+    return _elements(k, row, registers.add(column, constant(-12 * n)), 16)
+
+
+def _elements(k: Lowering, row: Linear, column: Linear, far: int) -> Accumulator:
+    """Two rows of two pairs of columns: bit 0 of an element's number is the column, bit 1 the row, bit 2 the pair."""
+    add = k.expressions.registers.add
+    rows = [add(row, constant(element & 2)) for element in range(8)]
+    return Accumulator(
+        rows, [add(column, constant((element & 1) + (far if element & 4 else 0))) for element in range(8)]
+    )

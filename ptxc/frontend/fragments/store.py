@@ -18,8 +18,8 @@ from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.fragments.direct import guard
-from ptxc.frontend.fragments.multiply import pack
+from ptxc.frontend.fragments.direct import guard, is_multiple
+from ptxc.frontend.fragments.pairs import pack
 from ptxc.frontend.fragments.shared import row_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
@@ -80,7 +80,8 @@ def _describe(k: Lowering, stmt: RegStore) -> _Store:
     elif stmt.col_dim is not None:
         column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
     flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
-    tile = lanes.accumulator(k, stmt.fragment_layout)
+    interleaved = stmt.fragment_index if stmt.volta_interleaved else None
+    tile = lanes.accumulator(k, stmt.fragment_layout, interleaved)
     return _Store(k, stmt, k.memory.type_of(stmt.dst_buffer), flat, row, column, tile)
 
 
@@ -101,7 +102,7 @@ def _store_cell(s: _Store) -> None:
     atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
     paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
     for first in range(0, len(s.tile.rows), 2):
-        if paired and _is_even(_place(s, first)):
+        if paired and is_multiple(_place(s, first), 2):
             predicate = _inside(s, first)
             if predicate != FALSE:
                 _store_pair(s, first, predicate)
@@ -110,11 +111,6 @@ def _store_cell(s: _Store) -> None:
             predicate = _inside(s, element)
             if predicate != FALSE:
                 _store_element(s, element, predicate)
-
-
-def _is_even(flat: Linear) -> bool:
-    """Whether an offset is a multiple of 2 whatever the registers in it hold."""
-    return flat.constant % 2 == 0 and all(coefficient % 2 == 0 for coefficient in flat.terms.values())
 
 
 def _place(s: _Store, element: int) -> Linear:

@@ -1,0 +1,386 @@
+"""Compiles every kernel of Emmy's corpus for its card, assembles it, and shows what came of it.
+
+    python benchmarks/corpus.py [FOLDER ...] [--recipes] [--only TEXT] [--nvcc] [--no-ptxas] [--target sm_89]
+                                [--jobs N] [--cache FOLDER]
+
+Each FOLDER (by default ../shared/emmy-corpus) holds kernels and a MANIFEST.jsonl, which names the card, the target and
+the row of Emmy's golden file of each; a folder without one is compiled for --target. --recipes draws the kernels of
+Emmy's recipes too, with ../shared/tools/emmy_corpus.py, once.
+
+A row of the table is a family of kernels on a card: how many kernels there are, are compiled and are assembled; the
+median and the most registers of a thread; how many kernels spill, and the bytes that they store and load; CPU
+microseconds of ptxc for a PTX line (the better of two compilations; reading the file is no part of it); and with --nvcc
+how many times more CPU `nvcc --ptx` takes for Emmy's CUDA text. A second table counts the errors by kind.
+
+What ptxas and nvcc find is kept in a folder, a JSON line each, under the input, the target and, of ptxas, the PTX. A
+run that was interrupted goes on where it was, and a run after a change assembles what the change changed.
+
+Exit status: 0, 1 if a kernel is not compiled or not assembled, 2 for wrong arguments, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ptxc.driver import Options, compile_kernel
+from ptxc.errors import CompileError
+from ptxc.frontend.reader import kernel_nodes, read_graph
+from ptxc.toolchain import assemble, find_tool, run_timed
+
+SHARED = Path(os.environ.get("PTXC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "corpus"
+_COMPILATIONS = 2
+#: Characters of a line where the output is no terminal.
+_WIDTH = 150
+_NVCC_LIMIT = 600.0
+#: CUDA 13's nvcc knows no sm_70. What it makes for the next target is as much work.
+_NVCC_TARGETS = {"sm_70": "sm_75"}
+
+
+class Entry(NamedTuple):
+    """One kernel of a corpus."""
+
+    path: Path
+    card: str
+    target: str
+    family: str
+
+
+def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
+    """The kernels of a folder, in the order of its manifest; ``target`` is for those without one."""
+    manifest = folder / "MANIFEST.jsonl"
+    if manifest.exists():
+        rows = (json.loads(line) for line in manifest.read_text().splitlines())
+        return [Entry(folder / row["file"], row["card"], row["target"], family(row["row"])) for row in rows]
+    return [Entry(path, folder.name, target, family(path.stem)) for path in sorted(folder.glob("*.json"))]
+
+
+def family(row: str) -> str:
+    """What a row of a golden file is about: its kernel's name without numbers, or its first part.
+
+    ``llama31.k_linear_mean_reduce_cdec1e.dynamic.9e5c`` is of the family ``linear_mean_reduce``, ``matmul.square.512``
+    of ``matmul``.
+    """
+    named = re.search(r"(?:^|\.)k_(\w+?)_[0-9a-f]{6}(?:\.|$)", row)
+    return named[1] if named else row.partition(".")[0].removeprefix("k_")
+
+
+# --------------------------------------------------------------------------------------------------------- results
+
+
+class Results:
+    """A file of figures, one JSON line each, by what they were found for. A line that was cut short is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._known: dict[str, dict[str, Any]] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                key, figures = json.loads(line)
+            except ValueError:
+                continue
+            self._known[key] = figures
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The figures that are kept under ``key``."""
+        return self._known.get(key)
+
+    def add(self, key: str, figures: dict[str, Any]) -> dict[str, Any]:
+        """Keep figures, in the file too; return them."""
+        with self._lock, self._path.open("a") as file:
+            file.write(json.dumps([key, figures]) + "\n")
+        self._known[key] = figures
+        return figures
+
+
+@dataclass
+class Outcome:
+    """What became of one kernel."""
+
+    entry: Entry
+    compiled: bool = False
+    assembled: bool = False
+    #: The kind of the error, and its text.
+    error: str = ""
+    message: str = ""
+    lines: int = 0
+    cpu_us: float = 0.0
+    nvcc_us: float = 0.0
+    registers: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+
+    def fail(self, error: Exception) -> None:
+        """Note an error."""
+        kind = error.what if isinstance(error, CompileError) else str(error)
+        self.error = f"{type(error).__name__}: {kind_of(kind)}"
+        self.message = f"{self.entry.path.name}: {error}"
+
+
+def kind_of(message: str) -> str:
+    """A message without what differs between kernels: names, numbers, paths, what a tool quotes."""
+    text = re.sub(r"'[^']*'|`[^`]*`", "'…'", message.splitlines()[0] if message else "")
+    text = re.sub(r"/[\w./-]+", "…", text)
+    return re.sub(r"(?<![\w.])\d+(?![\w.])", "N", text)[:100]
+
+
+@dataclass
+class Runner:
+    """Compiles, assembles and measures kernels, one call each, in several threads."""
+
+    results: Results
+    with_ptxas: bool = True
+    with_nvcc: bool = False
+    stopped: bool = False
+    #: Compilations are timed, and Emmy's lowering has a target for all threads: one at a time.
+    _alone: Lock = field(default_factory=Lock)
+
+    def run(self, entry: Entry) -> Outcome:
+        """What becomes of a kernel. Raises nothing that is the kernel's or a tool's fault."""
+        outcome = Outcome(entry)
+        if self.stopped:
+            return outcome
+        try:
+            source = hashlib.sha256(entry.path.read_bytes()).hexdigest()
+            with self._alone:
+                texts = self._compile(outcome)
+            outcome.compiled = True
+            if self.with_ptxas:
+                for text in texts:
+                    self._assemble(outcome, source, text)
+                outcome.assembled = True
+            if self.with_nvcc:
+                outcome.nvcc_us = self._nvcc(entry, source)
+        except Exception as error:  # a fault of ptxc is what this looks for
+            outcome.fail(error)
+        return outcome
+
+    def _compile(self, outcome: Outcome) -> list[str]:
+        """The PTX of each kernel of the file, with the time that it took."""
+        graph = read_graph(outcome.entry.path)
+        options = Options(target=outcome.entry.target)
+        best = float("inf")
+        for _ in range(_COMPILATIONS):
+            before = time.thread_time()
+            kernels = [compile_kernel(node, graph, options) for node in kernel_nodes(graph)]
+            best = min(best, time.thread_time() - before)
+        outcome.cpu_us = best * 1e6
+        outcome.lines = sum(kernel.stats.lines for kernel in kernels)
+        return [kernel.ptx for kernel in kernels]
+
+    def _assemble(self, outcome: Outcome, source: str, ptx: str) -> None:
+        target = outcome.entry.target
+        key = f"ptxas {target} {source} {hashlib.sha256(ptx.encode()).hexdigest()}"
+        figures = self.results.get(key)
+        if figures is None:
+            used = assemble(ptx, target).kernels.values()
+            figures = self.results.add(
+                key,
+                {
+                    "registers": max(kernel.registers for kernel in used),
+                    "spill_stores": sum(kernel.spill_stores for kernel in used),
+                    "spill_loads": sum(kernel.spill_loads for kernel in used),
+                },
+            )
+        outcome.registers = max(outcome.registers, figures["registers"])
+        outcome.spill_stores += figures["spill_stores"]
+        outcome.spill_loads += figures["spill_loads"]
+
+    def _nvcc(self, entry: Entry, source: str) -> float:
+        """CPU microseconds of nvcc, 0 where it does not take Emmy's text: that is no fault of ptxc."""
+        key = f"nvcc {entry.target} {source}"
+        figures = self.results.get(key)
+        if figures is None:
+            with self._alone:
+                text, specific = cuda_text(entry)
+            target = _NVCC_TARGETS.get(entry.target, entry.target) + ("a" if specific else "")
+            figures = self.results.add(key, {"cpu_us": nvcc_us(text, target)})
+        return float(figures["cpu_us"])
+
+
+def cuda_text(entry: Entry) -> tuple[str, bool]:
+    """Emmy's CUDA text of a kernel, and whether it needs a target's own features. Empty where Emmy fails."""
+    from emmy.compiler.backend.plan import KernelSpec
+    from emmy.compiler.ir.cuda.ir import CudaOp
+    from emmy.compiler.pipeline import Pipeline
+    from emmy.compiler.target import parse_sm, set_target
+
+    try:
+        set_target(parse_sm(entry.target))
+        lowered = Pipeline.build(["lowering/cuda"]).run(read_graph(entry.path))
+    except Exception:  # Emmy raises whatever is at hand
+        return "", False
+    ops = [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
+    return "\n".join(op.kernel_source for op in ops), any(KernelSpec.from_op(op).arch_specific for op in ops)
+
+
+def nvcc_us(text: str, target: str) -> float:
+    """CPU microseconds of ``nvcc --ptx`` and its children; 0 where it refuses the text."""
+    if not text:
+        return 0.0
+    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
+        source = Path(folder, "kernel.cu")
+        source.write_text(text, encoding="utf-8")
+        command = [str(find_tool("nvcc")), "--ptx", f"-arch={target}", "-o", f"{folder}/kernel.ptx", str(source)]
+        status, _, seconds = run_timed(command, _NVCC_LIMIT)
+        return 0.0 if status else seconds * 1e6
+
+
+def run_all(chosen: Sequence[Entry], runner: Runner, jobs: int, console: Console) -> Generator[Outcome]:
+    """The outcomes as they come. When this ends early, what runs still is waited for, the rest is not begun."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar, ThreadPoolExecutor(jobs) as pool:
+        task = bar.add_task("kernels", total=len(chosen))
+        futures = [pool.submit(runner.run, entry) for entry in chosen]
+        try:
+            for future in as_completed(futures):
+                bar.advance(task)
+                yield future.result()
+        finally:
+            runner.stopped = True
+            pool.shutdown(cancel_futures=True)
+
+
+# --------------------------------------------------------------------------------------------------------- recipes
+
+
+def draw_recipes(folder: Path, console: Console) -> list[Path]:
+    """The folders of the kernels that Emmy's recipes name, one for each golden file, drawn where they are not yet."""
+    import emmy
+
+    tool = SHARED / "tools" / "emmy_corpus.py"
+    goldens = sorted(Path(str(emmy.__file__)).parent.glob("recipes/*/golden/*.json"))
+    found = []
+    for golden in goldens:
+        place = folder / f"{golden.parent.parent.name}.{golden.stem}"
+        if not place.is_dir():
+            console.print(f"drawing {place.name}", style="dim")
+            unfinished = place.with_name(f"{place.name}.part")
+            subprocess.run(["rm", "-rf", str(unfinished)], check=True)
+            subprocess.run([sys.executable, str(tool), str(unfinished), str(golden)], check=True)
+            unfinished.rename(place)
+        found.append(place)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+
+
+def table(outcomes: Iterable[Outcome], with_nvcc: bool) -> Table:
+    """The figures of each family of kernels on each card, and of all."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        for key in ((outcome.entry.card, outcome.entry.family), (outcome.entry.card, ""), ("all", "")):
+            groups.setdefault(key, []).append(outcome)
+    made = Table(box=None, header_style="bold")
+    made.add_column("card", no_wrap=True)
+    made.add_column("family", no_wrap=True)
+    heads = ["kernels", "compiled", "assembled", "registers", "most", "spilling", "bytes", "µs/line"]
+    for head in [*heads, *(["nvcc"] if with_nvcc else [])]:
+        made.add_column(head, justify="right")
+    for (card, kind), group in sorted(groups.items(), key=lambda item: (item[0][0] == "all", item[0])):
+        cells = _cells(group)
+        made.add_row(card, kind or "[bold]all", *(cells if with_nvcc else cells[:-1]))
+    return made
+
+
+def _cells(group: Sequence[Outcome]) -> list[str]:
+    compiled = [outcome for outcome in group if outcome.compiled]
+    assembled = [outcome for outcome in group if outcome.assembled]
+    registers = sorted(outcome.registers for outcome in assembled) or [0]
+    spills = [outcome.spill_stores + outcome.spill_loads for outcome in assembled]
+    lines = sum(outcome.lines for outcome in compiled)
+    timed = [outcome for outcome in compiled if outcome.nvcc_us]
+    ratio = sum(outcome.nvcc_us for outcome in timed) / max(1.0, sum(outcome.cpu_us for outcome in timed))
+    return [
+        str(len(group)),
+        str(len(compiled)),
+        str(len(assembled)),
+        f"{statistics.median(registers):.0f}",
+        str(registers[-1]),
+        str(sum(map(bool, spills))),
+        str(sum(spills)),
+        f"{sum(outcome.cpu_us for outcome in compiled) / lines:.1f}" if lines else "",
+        f"{ratio:.0f}x" if timed else "",
+    ]
+
+
+def errors(outcomes: Iterable[Outcome]) -> Table:
+    """The kinds of errors, the most frequent first, each with an example."""
+    failed = [outcome for outcome in sorted(outcomes, key=lambda outcome: outcome.entry) if outcome.error]
+    counts = Counter(outcome.error for outcome in failed)
+    examples = {outcome.error: outcome.message for outcome in reversed(failed)}
+    made = Table("errors", "kind", "for example", box=None, header_style="bold")
+    for kind, count in counts.most_common():
+        made.add_row(str(count), kind, examples[kind])
+    return made
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="folders of kernels")
+    parser.add_argument(
+        "--recipes", action="store_true", help="draw the kernels of Emmy's recipes, and compile them too"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="only files whose name or family contains TEXT")
+    parser.add_argument("--nvcc", action="store_true", help="time nvcc too, some seconds a kernel")
+    parser.add_argument("--no-ptxas", action="store_true", help="compile only")
+    parser.add_argument("--target", default="sm_89", help="the target of folders without a manifest")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="assemblers at a time")
+    parser.add_argument("--cache", type=Path, default=CACHE, metavar="FOLDER", help="where results are kept")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    console, messages = Console(width=None if sys.stdout.isatty() else _WIDTH), Console(stderr=True)
+    folders = args.folders or [SHARED / "emmy-corpus"]
+    if args.recipes:
+        folders += draw_recipes(args.cache / "recipes", messages)
+    for folder in folders:
+        if not folder.is_dir():
+            messages.print(f"{folder} is no folder of kernels", style="red")
+            return 2
+    chosen = [entry for folder in folders for entry in entries(folder, args.target)]
+    chosen = [entry for entry in chosen if args.only in entry.path.name or args.only in entry.family]
+    runner = Runner(Results(args.cache / "results.jsonl"), not args.no_ptxas, args.nvcc)
+    outcomes: list[Outcome] = []
+    interrupted = False
+    try:
+        outcomes.extend(run_all(chosen, runner, max(1, args.jobs), messages))
+    except KeyboardInterrupt:
+        interrupted = True
+    console.print(table(outcomes, args.nvcc))
+    if any(outcome.error for outcome in outcomes):
+        console.print()
+        console.print(errors(outcomes))
+    if interrupted:
+        messages.print(f"interrupted after {len(outcomes)} of {len(chosen)} kernels; run it again to go on")
+        return 130
+    return int(any(outcome.error for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

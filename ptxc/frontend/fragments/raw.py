@@ -1,0 +1,78 @@
+"""Fragments of bytes: four fp8 elements, or four packed pairs of fp4, in each register.
+
+Their elements are moved as they are. ``ldmatrix`` moves halves only, so each lane reads the bytes that it holds: four
+at once where k runs through memory, else one by one (Emmy's ``_b8v`` and ``_b8`` helpers). PTX ISA, "Matrix Fragments
+for mma.m16n8k32" and, with half as many bytes as elements, "mma.m16n8k64".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emmy.compiler.ir.kernel.ir import LdmatrixLoad
+
+from ptxc.errors import InputError, UnsupportedError
+from ptxc.frontend.dtypes import E2M1X2_T, ElementType
+from ptxc.frontend.fragments import registers
+from ptxc.frontend.fragments.direct import Tile, guard, is_multiple, lane_tile
+from ptxc.frontend.linear import Linear, constant
+from ptxc.ir import opcodes
+from ptxc.ir.types import B32
+from ptxc.ir.values import FALSE, Operand, Value, integer
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+#: Of each register, how many rows of the tile (A) and how many bytes of k it lies past the lane's first.
+_REGISTERS = {"a": ((0, 0), (8, 0), (0, 16), (8, 16)), "b": ((0, 0), (0, 16))}
+#: The bytes of a register.
+_WORD = 4
+#: Selectors of ``prmt``: the low bytes of both operands, the low halves of both.
+_BYTES, _HALVES = integer(B32, 0x0040), integer(B32, 0x5410)
+
+
+def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
+    """Fill a fragment of the one-byte elements ``type``. Raises InputError where the source holds something else."""
+    source = k.memory.type_of(stmt.src_buffer)
+    if source is not type:
+        raise InputError(
+            f"{stmt.src_buffer!r} is {source.name}, and the fragment {stmt.frag!r} of {type.name} takes its bits",
+            hint="convert what fills it, or declare both with one type",
+        )
+    if not stmt.staged and type is E2M1X2_T:
+        raise UnsupportedError("fragments of fp4 are filled from shared memory only", hint="stage the operand")
+    if stmt.k_zero is not None:
+        raise UnsupportedError("there is no load of bytes that masks k", hint="let the tile divide k")
+    tile = lane_tile(k, stmt, _WORD)
+    registers.assign(k, stmt.frag, [_word(tile, outer, inner) for outer, inner in _REGISTERS[stmt.role]])
+
+
+def _word(tile: Tile, outer: int, inner: int) -> Operand:
+    """The four bytes that follow each other in k."""
+    if tile.present == FALSE:
+        return integer(B32, 0)
+    row = tile.row(outer)
+    places = [tile.place(row, tile.along(inner + at)) for at in range(_WORD)]
+    return four_bytes(tile.k, tile.name, places, tile.present, tile.staged and tile.contiguous)
+
+
+def four_bytes(k: Lowering, name: str, places: list[Linear], predicate: Operand, aligned: bool = False) -> Operand:
+    """The bytes at four offsets in one register, the first lowest; 0 where ``predicate`` does not hold.
+
+    ``aligned``: the caller knows that they follow each other from a multiple of four on.
+    """
+    b, memory = k.builder, k.memory
+    step = places[1].same(k.expressions.registers.add(places[0], constant(1)))
+    if aligned or (step and is_multiple(places[0], _WORD)):
+        memory.align(name, places[0], _WORD)
+        address = memory.address(name, places[0])
+        return b.emit(opcodes.LD, (*memory.space(name), "b32"), B32, (address,), "frag", guard(predicate))
+
+    def byte(place: Linear) -> Value:
+        mods = (*memory.space(name), "u8")
+        return b.emit(opcodes.LD, mods, B32, (memory.address(name, place),), "byte", guard(predicate))
+
+    pairs = [
+        b.emit(opcodes.PRMT, ("b32",), B32, (byte(places[at]), byte(places[at + 1]), _BYTES), "pair") for at in (0, 2)
+    ]
+    return b.emit(opcodes.PRMT, ("b32",), B32, (*pairs, _HALVES), "frag")

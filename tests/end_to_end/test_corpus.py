@@ -1,0 +1,127 @@
+"""A tenth of Emmy's corpus, of every family of kernels on every card: each is compiled for its card and assembled.
+
+`make corpus` does that for all of it.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+
+import corpus
+import pytest
+from conftest import SHARED
+from corpus import Entry, Outcome, Results, Runner, entries, errors, family, kind_of, run_all, table
+from rich.console import Console
+
+import ptxc
+from ptxc.errors import TargetError, UnsupportedError
+from ptxc.toolchain import assemble
+
+FOLDER = SHARED / "emmy-corpus"
+
+#: How many kernels of the sample compile. Raise it when more do; it never falls.
+COMPILED = 92
+
+
+def sample(kernels: Sequence[Entry]) -> list[Entry]:
+    """A tenth of the kernels, and at least one, of each family on each card: whichever, but always the same."""
+    chosen = []
+    for _, group in groupby(sorted(kernels, key=_kind), key=_kind):
+        members = sorted(group, key=lambda entry: zlib.crc32(entry.path.name.encode()))
+        chosen += members[: math.ceil(len(members) / 10)]
+    return chosen
+
+
+def _kind(entry: Entry) -> tuple[str, str]:
+    return entry.card, entry.family
+
+
+SAMPLE = sample(entries(FOLDER)) if FOLDER.is_dir() else []
+
+
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize("entry", SAMPLE, ids=lambda entry: entry.path.name[:60])
+def test_a_kernel_of_the_corpus(entry: Entry) -> None:
+    try:
+        kernels = ptxc.compile(entry.path, target=entry.target)
+    except UnsupportedError as error:
+        if "not supported yet" not in str(error):
+            raise
+        pytest.skip(kind_of(error.what))
+    for kernel in kernels:
+        assert not assemble(kernel.ptx, entry.target).warnings
+
+
+def test_as_many_kernels_compile_as_did(shared: Path) -> None:
+    compiled = 0
+    for entry in SAMPLE:
+        with suppress(UnsupportedError):
+            ptxc.compile(entry.path, target=entry.target)
+            compiled += 1
+    assert compiled >= COMPILED
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+GOLDEN = Entry(Path(__file__).parents[2] / "golden" / "row_sum_tree" / "kernel.ir.json", "card", "sm_80", "kind")
+
+
+def test_families() -> None:
+    assert family("llama31-8b.pre-sym.k_linear_mean_reduce_cdec1e.dynamic.9e5ccffffc7a") == "linear_mean_reduce"
+    assert family("k_sdpa_linear_mean_reduce_c9e839.f708460c7403") == "sdpa_linear_mean_reduce"
+    assert family("matmul.square.512.dynM") == "matmul"
+    assert family("k_embedding_pointwise.1") == "embedding_pointwise"
+
+
+def test_kinds_of_errors() -> None:
+    assert kind_of("element type 'f8e4m3' is not supported yet") == "element type '…' is not supported yet"
+    assert kind_of("sm_90 lacks mma, of 12 at /tmp/x/k.ptx\nmore") == "sm_90 lacks mma, of N at …"
+
+
+@pytest.mark.needs("ptxas")
+def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "cache" / "results.jsonl"
+    first = Runner(Results(file)).run(GOLDEN)
+    assert (first.compiled, first.assembled, first.error) == (True, True, "")
+    assert first.registers > 0
+    with file.open("a") as more:
+        more.write('["a line that was cut')
+    monkeypatch.setattr(corpus, "assemble", lambda *_: pytest.fail("it is known"))
+    again = Runner(Results(file)).run(GOLDEN)
+    assert (again.assembled, again.registers, again.lines) == (True, first.registers, first.lines)
+
+
+def test_what_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise TargetError("sm_80 lacks 7 things", hint="wait")
+
+    monkeypatch.setattr(corpus, "compile_kernel", refuse)
+    console = Console(width=150)
+    runner = Runner(Results(tmp_path / "results.jsonl"))
+    outcomes = list(run_all([GOLDEN, GOLDEN], runner, 2, console))
+    assert [outcome.error for outcome in outcomes] == ["TargetError: sm_80 lacks N things"] * 2
+    with console.capture() as captured:
+        console.print(table(outcomes, False), errors(outcomes))
+    text = captured.get()
+    assert "kind" in text
+    assert " 2       TargetError: sm_80 lacks N things  kernel.ir.json: sm_80 lacks 7 things; wait" in text
+
+
+def test_an_interruption_begins_nothing_new(tmp_path: Path) -> None:
+    runner = Runner(Results(tmp_path / "results.jsonl"), with_ptxas=False)
+    running = run_all([GOLDEN] * 100, runner, 1, Console(quiet=True))
+    next(running)
+    running.close()
+    assert runner.run(GOLDEN) == Outcome(GOLDEN)
+
+
+def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "a.k_softmax_0123ab.json").write_text("{}")
+    assert entries(tmp_path, "sm_75") == [
+        Entry(tmp_path / "a.k_softmax_0123ab.json", tmp_path.name, "sm_75", "softmax")
+    ]

@@ -1,0 +1,121 @@
+"""Emmy's kernels on the CPU device: ptxc's PTX against the Kernel IR in float64, and against nvcc's PTX.
+
+A few CTAs of each, with all checks on; kernels of each family on each card. By default a sample of them that takes
+seconds; ``PTXC_WHOLE_CORPUS=1`` takes at least five of each family and card.
+
+How far an answer may be off follows from what the kernel does, see :func:`tolerance`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from bench15 import WHOLE
+from conftest import SHARED
+from corpus import Entry, entries
+
+from ptxc.cli import launching
+from ptxc.cli.sources import Source
+from ptxc.cli.verify import NVCC, PTXC, REFERENCE, Verification
+from ptxc.driver import Options, compile
+from ptxc.frontend.reader import kernel_nodes, read_graph
+from ptxc.reference import buffers
+from ptxc.reference.buffers import Array, Buffer, problem_of
+from ptxc.reference.compare import Tolerance
+from ptxc.reference.execution import Settings
+from ptxc.reference.sample import Sample
+from ptxc.reference.steps import steps_of
+from ptxc.sim.findings import CHECKS
+
+FOLDER = SHARED / "emmy-corpus"
+#: How many kernels of each family and card are executed, and of how many families of each card without the switch.
+EACH = 5 if WHOLE else 1
+#: The unit roundoff of the types that elements are rounded to.
+ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
+
+
+def chosen() -> list[Entry]:
+    """The kernels to execute: whichever of their family and card, but always the same."""
+    found: list[Entry] = []
+    if FOLDER.is_dir():
+        for _, group in groupby(sorted(entries(FOLDER), key=_kind), key=_kind):
+            members = sorted(group, key=lambda entry: zlib.crc32(entry.path.name.encode()))
+            found += members[:EACH]
+    return found if WHOLE else found[::12]
+
+
+def _kind(entry: Entry) -> tuple[str, str]:
+    return entry.card, entry.family
+
+
+def tolerance(op: Any, outputs: dict[str, str], inputs: dict[str, Array]) -> float:
+    """How far an element may be off, relative to the larger of its magnitude and the root of their mean square.
+
+    A sum of n products of random numbers, added up in a type of roundoff u, is off by some ``sqrt(n) * u`` of the sum
+    of their magnitudes in the middle, and hardly by four times as much; that sum is ``sqrt(n)`` of a typical result.
+    Hence ``4 * n * u``, n being at most the largest dimension of an input. u is 2^-24, or 2^-11 for the chunks (of at
+    most 64) that are summed in f16. What is rounded on the way to a 16-bit type (a fragment made of an accumulator, a
+    tile in shared memory, the values of an epilogue) and the result each add a few roundoffs of that type.
+    """
+    length = max(max(array.shape, default=1) for array in inputs.values())
+    kinds = {type(stmt).__name__ for stmt in op.body.iter()}
+    summed = 4 * length * 2.0**-24 + ("FragmentPromote" in kinds) * 4 * math.sqrt(64) * 2.0**-11
+    halves = any(array.dtype.itemsize <= 2 for array in inputs.values())
+    return summed + 4 * max(ROUNDOFF.get(dtype, 0.0) for dtype in outputs.values()) + 8 * halves * 2.0**-11
+
+
+def _small(buffer: Buffer, seed: int, most: int = 3) -> Array:
+    """Random numbers that repeat after a while, made in no time."""
+    size, kind = math.prod(buffer.shape), buffers.dtype_of(buffer.dtype)
+    random = np.random.default_rng([seed, zlib.crc32(buffer.name.encode())])
+    count = min(size, (1 << 16) + 1)
+    if kind.kind == "f" or buffer.dtype in ("bf16", "f8e4m3", "f8e5m2"):
+        some = buffers.encoded(random.standard_normal(count, np.float32) / 2, buffer.dtype)
+    elif kind.kind == "i":
+        some = random.integers(0, most, count, kind, endpoint=True)
+    else:
+        some = random.integers(0, 255, count, kind, endpoint=True)
+    return np.resize(some, size).reshape(buffer.shape)
+
+
+@pytest.mark.parametrize("entry", chosen(), ids=lambda entry: entry.path.name[:70])
+def test_a_kernel_of_the_corpus_computes(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_random", _small)
+    verification = verified(entry)
+    assert REFERENCE in verification.answers, verification.notes
+    assert not [str(finding) for who, *_, finding in verification.findings if who == PTXC]
+    assert not verification.wrong
+    assert not WHOLE or entry.target == "sm_70" or NVCC in verification.answers, verification.notes
+
+
+def verified(entry: Entry) -> Verification:
+    """The answers for a kernel: by its meaning, by ptxc, and with the switch by nvcc."""
+    graph = read_graph(entry.path)
+    (node,) = kernel_nodes(graph)
+    kernels = compile(graph, target=entry.target)
+    steps = steps_of(kernels)
+    program = launching.Program(entry.path.name, steps, {step.entry: kernels[0].ptx for step in steps})
+    problem = problem_of(steps, bindings()[entry.path.name], {}, 0)
+    outputs = {buffer.name: buffer.dtype for buffer in problem.written}
+    settings = Settings(sanitize=frozenset(CHECKS), sample=Sample(count=2))
+    found = Verification(problem, Tolerance(tolerance(node.op, outputs, problem.arrays())), settings)
+    source = Source(str(entry.path), Options(target=entry.target), "", True)
+    found.evaluate(source, steps)
+    found.execute(PTXC, program)
+    if WHOLE and entry.target != "sm_70":  # nvcc 13 knows no sm_70
+        found.compile_with_nvcc(source, kernels[0].target)
+    return found
+
+
+@cache
+def bindings() -> dict[str, dict[str, int]]:
+    """The sizes that each kernel was measured at."""
+    rows = map(json.loads, (FOLDER / "MANIFEST.jsonl").read_text().splitlines())
+    return {row["file"]: row["bindings"] for row in rows}
