@@ -65,6 +65,7 @@ class Opcode:
         "name",
         "needs",
         "operands",
+        "registers_only",
         "results",
         "tied",
     )
@@ -96,13 +97,14 @@ class Opcode:
         self.needs = needs
         self.by_modifier = by_modifier
         self.commutative = commutative
-        #: What gives the groups of registers that a tensor core's instruction has for operands; these take no
-        #: constants. None for all other instructions.
+        #: What gives the groups of registers that a tensor core's instruction has for operands; None for all others.
         self.groups = groups
         #: All modifiers that such an instruction can have together.
         self.forms = forms
         #: Whether result i and operand i are one register.
         self.tied = tied
+        #: Whether operands are never constants, whatever the types.
+        self.registers_only = groups is not None or tied or "N" in self.operands
 
     def __repr__(self) -> str:
         return self.name
@@ -116,7 +118,7 @@ REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"
 
 def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:
     """Whether operands of the instruction may be constants."""
-    return op.groups is None and not op.tied and "N" not in op.operands and not (mods and mods[-1] in REGISTERS_ONLY)
+    return not op.registers_only and not (mods and mods[-1] in REGISTERS_ONLY)
 
 
 _INT = "s16 u16 s32 u32 s64 u64"

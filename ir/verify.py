@@ -437,6 +437,9 @@ class _Verifier:
                     taken.add(operand)
                     if instr.op in (WGMMA, WGMMA_RS) and operand not in flying:
                         self.report(26, f"{_describe(operand)} and comes from no wgmma.fence")
+                for arg in [arg for edge in instr.targets for arg in edge.args]:
+                    if flying.get(arg) and arg in taken:
+                        self.report(26, f"{_describe(arg)} and in flight, and was taken before")
                 for operand in instr.operands[tied:]:
                     value = operand.base if isinstance(operand, Mem) else operand
                     if flying.get(value) == CERTAIN:

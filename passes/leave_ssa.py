@@ -109,6 +109,8 @@ class _Leaver:
                         wanted.update(instr.results)
                         wanted.update(instr.operands[: len(instr.results)])
         self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
+        if self.tied:
+            self.chain()
         exposed: list[tuple[Value, Block]] = []
         end: dict[Block, int] = {}
         position = 0
@@ -126,8 +128,10 @@ class _Leaver:
                     defined = position if instr.guard is None else position - 1
                     for result in instr.results:
                         # A result that nobody reads still needs its register where it is written.
-                        if result in wanted:
-                            self.ranges[result][block] = (defined, defined)
+                        if result in self.leader:
+                            self.reach(result, block, defined + 1)
+                        elif result in wanted:
+                            self.ranges[result][block] = (defined, defined + instr.op.tied)
             position += 2
             end[block] = position
         for value, block in exposed:
@@ -156,6 +160,25 @@ class _Leaver:
                 elif known[1] < end[before]:
                     ranges[before] = (known[0], end[before])
 
+    def chain(self) -> None:
+        """Let what products of a block give each other be one class each, from the fence to the wait.
+
+        These values are needed nowhere else. Products hold a hundred registers each: this spares nearly all the
+        comparing of ranges.
+        """
+        for block in self.kernel.blocks:
+            held: dict[Operand, Value] = {}
+            for instr in block.instrs:
+                if instr.op.tied:
+                    flies = instr.op is not opcodes.WGMMA_WAIT
+                    for operand, result in zip(instr.operands, instr.results):
+                        first = held.get(operand)
+                        if first is not None:
+                            self.leader[result] = first
+                            self.ranges[result] = self.ranges[first]
+                        if flies:
+                            held[result] = first or result
+
     def tie(self, block: Block) -> None:
         """Let tied results and operands be one class each."""
         position, instrs = self.first[block], block.instrs
@@ -167,7 +190,7 @@ class _Leaver:
                 for at, result in enumerate(instr.results):
                     operand = operands[at]
                     assert isinstance(operand, Value)
-                    if not self.coalesce(operand, result):
+                    if result not in self.leader and not self.coalesce(operand, result):
                         operands[at] = copy = self.tied_copy(block, instr, operand, position)
                         joined = self.coalesce(copy, result)
                         assert joined, "a result that nothing is tied to yet interferes with nothing before it"
@@ -177,7 +200,7 @@ class _Leaver:
     def tied_copy(self, block: Block, instr: Instr, operand: Value, position: int) -> Value:
         """A copy of ``operand`` in front of ``instr``, which is at ``position``."""
         self.refuse_flying(operand, instr.loc)
-        copy = self.kernel.value(operand.type, operand.name)
+        copy = self.kernel.value(operand.type, operand.hint)
         block.instrs.append(Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc))
         self.ranges[copy] = {block: (position - 1, position)}
         return copy
@@ -232,7 +255,10 @@ class _Leaver:
             for instr in block.instrs:
                 if not joined.isdisjoint(instr.results):
                     instr.results = tuple([find(value) for value in instr.results])
-                if instr.op.addresses or not joined.isdisjoint(instr.operands):
+                if instr.op.tied:
+                    rest = instr.operands[len(instr.results) :]
+                    instr.operands = (*instr.results, *[self.renamed(operand) for operand in rest])
+                elif instr.op.addresses or not joined.isdisjoint(instr.operands):
                     instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
                 if instr.guard is not None:
                     instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)

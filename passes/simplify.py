@@ -61,7 +61,7 @@ class _Simplifier:
         for block in self.kernel.blocks:
             for instr in block.instrs:
                 op, mods = instr.op, instr.mods
-                if op.groups is not None or (mods and mods[-1] in REGISTERS_ONLY):
+                if op.registers_only or (mods and mods[-1] in REGISTERS_ONLY):
                     found.update([operand for operand in instr.operands if type(operand) is Value])
                 if op.addresses:
                     for operand in instr.operands:

@@ -187,7 +187,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
-        if signature.pool:
+        if signature.pool and not kernel.ctas:
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
 

@@ -80,16 +80,13 @@ class TensorMap:
     dims: tuple[int | str, ...]
     strides: tuple[int | str, ...]
     box: tuple[int, ...]
+    #: All 1: every element is copied.
+    element_strides: tuple[int, ...]
     swizzle: str
     interleave: str = "NONE"
     l2_promotion: str = "NONE"
     #: What is read outside of the tensor: ``NONE`` are zeros.
     oob_fill: str = "NONE"
-
-    @property
-    def element_strides(self) -> tuple[int, ...]:
-        """Every element is copied."""
-        return (1,) * len(self.box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +108,8 @@ class Launch:
     def to_dict(self) -> dict[str, Any]:
         """The description as JSON takes it; ``docs/launch.md`` explains each key."""
         description = asdict(self)
+        if not self.tensor_maps:
+            del description["tensor_maps"]
         for parameter in description["parameters"]:
             for key in ("buffer", "paging"):
                 if not parameter[key]:

@@ -170,6 +170,8 @@ class Program:
     steps: list[Step]
     texts: dict[str, str]
     statements: Callable[[], dict[int, str]] = dict
+    #: What the texts are for, where ptxc compiled them.
+    target: str = ""
 
     def listing(self) -> Listing:
         """The lines of the texts, for findings."""
@@ -215,7 +217,7 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
     """The kernels of a graph, compiled into one module."""
     from ptxc.cli.sources import compile_source
     from ptxc.codegen.lines import statements_of_lines
-    from ptxc.driver import link
+    from ptxc.driver import link, target_of
     from ptxc.reference.steps import steps_of
     from ptxc.target import parse_target
 
@@ -223,14 +225,13 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
     _raise_last(outcome.errors, source, args.command_line)
     kernels = outcome.kernels
     ptx = kernels[0].ptx if len(kernels) == 1 else link(kernels, source.options)
-    version = max(kernel.version for kernel in kernels)
+    version, target = max(kernel.version for kernel in kernels), target_of(kernels)
 
     def statements() -> dict[int, str]:
-        target = parse_target(source.options.target)
-        return statements_of_lines([kernel.kernel for kernel in kernels], target, version)
+        return statements_of_lines([kernel.kernel for kernel in kernels], parse_target(target), version)
 
     steps = read_launch(args.launch) if args.launch is not None else steps_of(kernels)
-    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements)
+    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements, target)
 
 
 def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:

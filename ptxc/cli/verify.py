@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         verification.evaluate(source, program.steps)
     verification.execute(PTXC, program)
     if not args.no_nvcc:
-        verification.compile_with_nvcc(source)
+        verification.compile_with_nvcc(source, program.target)
     verification.check()
     show(verification.json() if args.json else verification.text())
     return verification.status
@@ -163,8 +163,8 @@ class Verification:
         for launch in launched:
             self.findings += [(who, listing, launch.step.entry, finding) for finding in launch.result.findings]
 
-    def compile_with_nvcc(self, source: Source) -> None:
-        """The same of nvcc's PTX of Emmy's CUDA text; a note says why not, where that cannot be had."""
+    def compile_with_nvcc(self, source: Source, target: str) -> None:
+        """The same of nvcc's PTX of Emmy's CUDA text for ``target``; a note says why not, where that cannot be had."""
         from ptxc.reference.emmy import cuda_kernels, nvcc_ptx
         from ptxc.toolchain import find_tool
 
@@ -172,8 +172,8 @@ class Verification:
         options += [] if source.options.fma else ["--fmad=false"]
         try:
             find_tool("nvcc")
-            kernels = cuda_kernels(_graph(source), source.options.target, self.problem)
-            texts = {kernel.step.entry: nvcc_ptx(kernel, source.options.target, options) for kernel in kernels}
+            kernels = cuda_kernels(_graph(source), target, self.problem)
+            texts = {kernel.step.entry: nvcc_ptx(kernel, target, options) for kernel in kernels}
             self.execute(NVCC, launching.Program(f"nvcc's PTX of {source.name}", [k.step for k in kernels], texts))
         except (ToolchainError, UnsupportedError) as error:
             self.notes[NVCC] = f"none: {error}"

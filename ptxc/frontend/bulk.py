@@ -110,6 +110,9 @@ def registers(k: Lowering, stmt: SetMaxNReg, path: str) -> None:
         raise InputError(f"registers cannot be set by {stmt.direction!r}", hint="it is 'inc' or 'dec'")
     if not isinstance(stmt.count, int) or not 24 <= stmt.count <= 256 or stmt.count % 8:
         raise InputError(f"a thread cannot have {stmt.count} registers", hint="24 to 256, a multiple of 8")
+    # The registers that all warps begin with are the pool that "inc" waits for: those of the whole multiprocessor, as
+    # Emmy counts them. Without a number of CTAs, the assembler does not know how many it is and ignores the statement.
+    k.kernel.ctas = 1
     k.builder.effect(opcodes.SETMAXNREG, (stmt.direction, "sync", "aligned", "u32"), (integer(B32, stmt.count),))
 
 

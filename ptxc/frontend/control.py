@@ -374,7 +374,11 @@ def assigned(k: Lowering, body: Any) -> tuple[str, ...]:
 
 def _held(k: Lowering) -> dict[str, None]:
     """The registers that products of the kernel hold while they run."""
-    return dict.fromkeys(name for fragment in k.signature.held for name in fragment_names(k, fragment))
+    count, held = k.held
+    if count != len(k.fragments):  # which names there can be depends on what is declared
+        held = dict.fromkeys(name for fragment in k.signature.held for name in fragment_names(k, fragment))
+        k.held = (len(k.fragments), held)
+    return held
 
 
 def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> None:

@@ -86,6 +86,8 @@ class Lowering:
         self.families: dict[str, int] = {}
         #: The registers of fragments that a product holds.
         self.flights = Flights(self)
+        #: The names that registers of products have, when so many fragments are known.
+        self.held: tuple[int, dict[str, None]] = (-1, {})
 
     # --------------------------------------------------------------------------------------------- statements
 

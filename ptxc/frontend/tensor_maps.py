@@ -65,6 +65,7 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
         dims=tuple(size if isinstance(size, int) else size.expr.pretty() for size in reversed(dims)),
         strides=tuple(size if isinstance(size, int) else size.expr.pretty() for size in strides),
         box=box[::-1],
+        element_strides=(1,) * len(box),
         swizzle=swizzle,
     )
 

@@ -125,7 +125,7 @@ def _launch(
     entry, description = launch.step.entry, launch.step.launch
     module = modules[entry]
     try:
-        with Placement(module.device, arrays, launch.integers) as placement:
+        with Placement(module.device, arrays, launch.integers, description.tensor_maps) as placement:
             result = module.launch(
                 entry,
                 launch.grid,

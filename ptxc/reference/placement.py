@@ -8,16 +8,17 @@ indirect input is one of several candidates; the others hold what no kernel comp
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxc.errors import UsageError
-from ptxc.launch import LaunchParameter, Paging
+from ptxc.launch import LaunchParameter, Paging, TensorMap
 from ptxc.reference.buffers import Array, extents, unwritten_like
 from ptxc.sim.device import CpuDevice
 from ptxc.sim.findings import Finding
+from ptxc.sim.tensor_map import TensorMap as DeviceMap
 
 #: How many candidates an indirect input has, which of them each slot selects, and the slot that is asked for.
 _CANDIDATES, _SELECTED, _SLOT = 4, (3, 1, 2), 1
@@ -25,12 +26,25 @@ _CANDIDATES, _SELECTED, _SLOT = 4, (3, 1, 2), 1
 #: How many pages may lie before a buffer: each is an allocation of its own.
 _MOST_PAGES = 4096
 
+#: PTX's names of the element types of tensor maps, by those of CUDA's constants.
+_MAP_TYPES = {
+    "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32", "FLOAT64": "f64", "INT32": "s32", "UINT32": "u32",
+    "INT64": "s64", "UINT64": "u64", "UINT16": "u16", "UINT8": "u8",
+}  # fmt: skip
+
 
 class Placement:
     """The arguments of one launch. What it binds on the device is released at the end."""
 
-    def __init__(self, device: CpuDevice, arrays: Mapping[str, Array], integers: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        device: CpuDevice,
+        arrays: Mapping[str, Array],
+        integers: Mapping[str, int],
+        maps: Iterable[TensorMap] = (),
+    ) -> None:
         self._device, self._arrays, self._integers = device, arrays, integers
+        self._maps = {item.name: item for item in maps}
         self._bound: list[Array] = []
         self._pages: list[Pages] = []
 
@@ -41,7 +55,7 @@ class Placement:
         for array in self._bound:
             self._device.release(array)
 
-    def argument(self, parameter: LaunchParameter) -> Array | int:
+    def argument(self, parameter: LaunchParameter) -> Array | int | DeviceMap:
         """What to pass for a parameter."""
         role = parameter.role
         if role == "runtime":
@@ -54,6 +68,8 @@ class Placement:
             return self._page_table(parameter)
         if role == "table":
             return self._candidates(parameter)
+        if role == "tensor_map":
+            return self._tensor_map(self._maps[parameter.name])
         return self._arrays[parameter.name]
 
     def collect(self) -> list[Finding]:
@@ -69,6 +85,21 @@ class Placement:
     def _address(self, array: Array, name: str) -> int:
         self._bound.append(array)
         return self._device.address(array, name)
+
+    def _tensor_map(self, item: TensorMap) -> DeviceMap:
+        """The map of a buffer, as the device takes it."""
+        dtype = _MAP_TYPES.get(item.data_type)
+        if dtype is None:
+            raise UsageError(
+                f"the tensor map {item.name!r} is of {item.data_type!r}", hint=f"there is {', '.join(_MAP_TYPES)}"
+            )
+        dims, strides = extents(item.dims, self._integers), extents(item.strides, self._integers)
+        buffer = self._arrays.get(item.buffer)
+        if buffer is None:
+            raise UsageError(
+                f"the tensor map {item.name!r} describes {item.buffer!r}, which is no buffer of the kernel"
+            )
+        return DeviceMap(buffer, dims, strides, item.box, item.element_strides, item.swizzle, dtype)
 
     def _page_table(self, parameter: LaunchParameter) -> Array:
         assert parameter.paging is not None

@@ -9,16 +9,16 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger
+from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorMap
 
 if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel
 
 #: The roles of parameters that a run can pass.
-ROLES = ("input", "output", "constant", "zero", "runtime", "pages", "start", "table", "selector", "slot")
+ROLES = ("input", "output", "constant", "zero", "runtime", "pages", "start", "table", "selector", "slot", "tensor_map")
 
 #: Those that are no memory of a buffer's own.
-ASIDE = ("runtime", "selector", "slot")
+ASIDE = ("runtime", "selector", "slot", "tensor_map")
 
 _HINT = "give what `ptxc compile --launch-json` wrote; docs/launch.md explains it"
 
@@ -76,6 +76,10 @@ def _check_roles(step: Step) -> None:
         if parameter.role not in ROLES:
             what = f"parameter {parameter.name!r} is of the kind {parameter.role!r}, which is not run yet"
             raise UnsupportedError(what, kernel=step.entry)
+        maps = [item.name for item in step.launch.tensor_maps]
+        if parameter.role == "tensor_map" and parameter.name not in maps:
+            what = f"nothing says what the tensor map {parameter.name!r} describes: it is not among `tensor_maps`"
+            raise InputError(what, kernel=step.entry, hint=_HINT)
         if parameter.role == "pages" and parameter.paging is None:
             what = f"the parameter {parameter.name!r} does not say how long its pages are: it has no `paging`"
             raise InputError(what, kernel=step.entry, hint=_HINT)
@@ -170,6 +174,7 @@ def _step(fields: _Fields) -> Step:
         parameters=tuple(map(_parameter, fields.objects("parameters"))),
         runtime=tuple(map(_runtime, fields.objects("runtime"))),
         zero=tuple(str(name) for name in fields.get("zero", list, [])),
+        tensor_maps=tuple(map(_tensor_map, fields.objects("tensor_maps"))),
     )
     return Step(fields.get("name", str), launch)
 
@@ -200,6 +205,28 @@ def _paging(fields: _Fields, dimensions: int) -> Paging:
         raise InputError("a page has as many extents as the buffer", statement=f"{fields.path}.shape", hint=_HINT)
     start = fields.get("start", (str, type(None)))
     return Paging(axis, extent, tuple(shape), start, fields.flag("written"))
+
+
+def _tensor_map(fields: _Fields) -> TensorMap:
+    rank = len(fields.get("dims", list))
+    strides = fields.get("strides", list)
+    for name, values in (("dims", fields.get("dims", list)), ("strides", strides)):
+        if not all(map(_is_extent, values)):
+            raise InputError("numbers or expressions are needed here", statement=f"{fields.path}.{name}", hint=_HINT)
+    numbers = {name: fields.get(name, list) for name in ("box", "element_strides")}
+    for name, values in numbers.items():
+        if len(values) != rank or not all(isinstance(value, int) for value in values):
+            raise InputError(f"{rank} numbers are needed here", statement=f"{fields.path}.{name}", hint=_HINT)
+    return TensorMap(
+        name=fields.get("name", str),
+        buffer=fields.get("buffer", str),
+        data_type=fields.get("data_type", str),
+        dims=tuple(fields.get("dims", list)),
+        strides=tuple(strides),
+        box=tuple(numbers["box"]),
+        element_strides=tuple(numbers["element_strides"]),
+        swizzle=fields.get("swizzle", str),
+    )
 
 
 def _runtime(fields: _Fields) -> RuntimeInteger:

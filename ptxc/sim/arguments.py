@@ -18,8 +18,9 @@ from ptxc.sim.findings import CHECKS
 from ptxc.sim.geometry import Dim3
 from ptxc.sim.program import Parameter
 from ptxc.sim.scalar import Array
+from ptxc.sim.tensor_map import TensorMap
 
-Argument = Array | np.generic | int | float | bytes
+Argument = Array | np.generic | int | float | bytes | TensorMap
 
 #: The most CTAs that hardware takes along x, y and z.
 _MOST_CTAS = (2**31 - 1, 65535, 65535)
@@ -145,7 +146,7 @@ def encoded(parameter: Parameter, value: Argument) -> bytes:
         raw = _float(parameter, value)
     elif isinstance(value, np.floating) and value.itemsize == parameter.size and parameter.type.kind != "s":
         raw = value.tobytes()
-    elif _is_integer(value):
+    elif not isinstance(value, TensorMap) and _is_integer(value):
         raw = _integer(parameter, int(value))
     else:
         raise UsageError(

@@ -110,7 +110,7 @@ def verified(entry: Entry) -> Verification:
     found.evaluate(source, steps)
     found.execute(PTXC, program)
     if WHOLE and entry.target != "sm_70":  # nvcc 13 knows no sm_70
-        found.compile_with_nvcc(source)
+        found.compile_with_nvcc(source, kernels[0].target)
     return found
 
 

@@ -287,7 +287,10 @@ def test_a_warp_specialised_kernel() -> None:
     assert built.target == "sm_90a"
     assert built.launch is not None
     assert built.launch.block == (256, 1, 1)
-    used = assemble(built.ptx, built.target).kernels["k"]
+    assert ".minnctapersm 1\n" in built.ptx
+    assembly = assemble(built.ptx, built.target)
+    assert not assembly.warnings
+    used = assembly.kernels["k"]
     assert used.spill_stores == 0
     assert used.barriers == 2
 

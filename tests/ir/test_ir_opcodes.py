@@ -134,6 +134,21 @@ LATE = {
     "cp.async.commit_group": Requirement(80, (7, 0)),
     "cp.async.wait_group 0": Requirement(80, (7, 0)),
     "griddepcontrol.wait": Requirement(90, (7, 8)),
+    "mbarrier.init.shared.b64 [tile], 1": Requirement(80, (7, 0)),
+    "%r:b64 = mbarrier.arrive.shared.b64 [tile]": Requirement(80, (7, 0)),
+    "%r:b64 = mbarrier.arrive.expect_tx.shared.b64 [tile], 64": Requirement(90, (8, 0)),
+    "%r:pred = mbarrier.try_wait.parity.shared.b64 [tile], 0": Requirement(90, (7, 8)),
+    "fence.proxy.async.shared::cta": Requirement(90, (8, 0)),
+    "cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes [tile], %b64, %b32, [tile]": (
+        Requirement(90, (8, 6))
+    ),
+}
+#: Instructions that targets with a suffix alone have.
+SPECIFIC = {
+    "wgmma.fence.sync.aligned": "sm_90a",
+    "wgmma.commit_group.sync.aligned": "sm_90a",
+    "wgmma.wait_group.sync.aligned 0": "sm_90a",
+    "setmaxnreg.dec.sync.aligned.u32 40": "sm_90a sm_100a sm_103a sm_120a sm_121a sm_100f sm_103f sm_120f sm_121f",
 }
 KERNEL = """\
 kernel late target sm_75 threads 32 registers
@@ -167,12 +182,24 @@ def test_ptxas_has_an_instruction_from_then_on(line: str, need: Requirement) -> 
         assert not assembles(line, {80: "sm_75", 89: "sm_86", 90: "sm_89"}[sm], version)
 
 
+@pytest.mark.needs("ptxas")
+@pytest.mark.parametrize(("line", "having"), SPECIFIC.items())
+def test_ptxas_has_an_instruction_of_some_targets_there(line: str, having: str) -> None:
+    instr = parse_kernel(f"{KERNEL}{line}\n    ret\n").blocks[0].instrs[-2]
+    need = requirements(instr.op, instr.mods)
+    asked = [TARGETS[name] for name in ("sm_89", "sm_90", "sm_100", "sm_120", *having.split())]
+    assert [target.name for target in asked if target.has(need)] == having.split()
+    for target in asked:
+        assert assembles(line, target.name, max(target.ptx, PtxVersion(*need.ptx))) == target.has(need)
+    assert not assembles(line, "sm_90", PtxVersion(8, 0))
+
+
 def assembles(line: str, target: str, version: PtxVersion) -> bool:
     text = print_module([parse_kernel(f"{KERNEL}{line}\n    ret\n")], TARGETS[target], version)
     try:
         assemble(text, target)
     except ToolchainError as error:
-        if "requires" not in str(error):
+        if not re.search("requires|not supported on .target", str(error)):
             raise
         return False
     return True

@@ -41,8 +41,10 @@ KINDS = {
     "loop": "the end of a loop: its branch back is always taken",
 }
 
+#: Goldens that the CPU device cannot execute.
+NOT_EXECUTED = frozenset(("wgmma_matmul", "wgmma_attention", "tma_matmul_dynamic"))
 #: The goldens that show what every pass does.
-SHOWCASES = frozenset(name for name, table in GOLDENS.items() if table.get("dump"))
+SHOWCASES = frozenset(name for name, table in GOLDENS.items() if table.get("dump")) - NOT_EXECUTED
 
 #: A mutant may execute this many times the instructions of the original before it is said to be endless.
 PATIENCE = 2
@@ -221,8 +223,8 @@ def without_numbers(instruction: str) -> str:
 
 
 def subjects() -> list[Subject]:
-    """The goldens that have mutants."""
-    return [subject for subject in map(Subject, GOLDENS) if subject.mutants]
+    """The goldens that the CPU device can execute and that have mutants."""
+    return [subject for subject in map(Subject, GOLDENS) if subject.name not in NOT_EXECUTED and subject.mutants]
 
 
 def explained() -> dict[Key, str]:

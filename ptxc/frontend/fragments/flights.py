@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ptxc.errors import InputError
+from ptxc.frontend.fragments.registers import stem
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
 from ptxc.ir.types import B32
-from ptxc.ir.values import Const, Operand, Value, integer
+from ptxc.ir.values import Operand, Value, integer
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
@@ -60,35 +61,37 @@ class Flights:
 
     def _fenced(self, names: list[str]) -> bool:
         """Let the last fence hold ``names``; False where it is in another block or they are written behind it."""
-        block, fence = self._k.builder.block, self._fence
-        at = next((at for at in reversed(range(len(block.instrs))) if block.instrs[at] is fence), None)
+        fence, kernel, known = self._fence, self._k.kernel, self._k.names
+        instrs = self._k.builder.block.instrs
+        at = next((at for at in reversed(range(len(instrs))) if instrs[at] is fence), None)
         if fence is None or at is None:
             return False
-        entries = [self._k.names.typed(name) for name in names]
-        behind = {result for instr in block.instrs[at:] for result in instr.results}
-        if not behind.isdisjoint(entry.operand for entry in entries):
+        entries = [known.typed(name) for name in names]
+        behind = {result for instr in instrs[at:] for result in instr.results}
+        if not behind.isdisjoint([entry.operand for entry in entries]):
             return False
         movs: list[Instr] = []
-        given: list[Operand] = []
+        given: list[Value] = []
         held: list[Value] = []
-        for name, entry in zip(names, entries, strict=True):
-            stem, operand = name.partition("[")[0], entry.operand
-            if isinstance(operand, Const):
-                register = self._k.kernel.value(operand.type, stem)
-                movs.append(Instr(opcodes.MOV, (operand.type.name,), (register,), (operand,), loc=fence.loc))
+        for name, (operand, type) in zip(names, entries, strict=True):
+            if not isinstance(operand, Value):
+                register = kernel.value(type.bank, stem(name))
+                movs.append(Instr(opcodes.MOV, (type.bank.name,), (register,), (operand,), loc=fence.loc))
                 operand = register
+            value = kernel.value(type.bank, operand.hint)
             given.append(operand)
-            held.append(self._k.kernel.value(entry.type.bank, stem))
-            self._k.names.assign(name, Typed(held[-1], entry.type))
+            held.append(value)
+            known.assign(name, Typed(value, type))
             self.state[name] = True
         fence.operands, fence.results = (*fence.operands, *given), (*fence.results, *held)
-        block.instrs[at:at] = movs
+        instrs[at:at] = movs
         return True
 
     def give(self, names: list[str], values: list[Value]) -> None:
         """A product holds ``names`` from here on, as ``values``."""
+        known = self._k.names
         for name, value in zip(names, values, strict=True):
-            self._k.names.assign(name, Typed(value, self._k.names.typed(name).type))
+            known.assign(name, Typed(value, known.typed(name).type))
 
     def wait(self, pending: int) -> None:
         """Wait until at most ``pending`` groups are in flight."""
@@ -101,7 +104,7 @@ class Flights:
                 raise InputError(what, hint="wait for the product in the scope of its fragments")
             if isinstance(entry.operand, Value):  # no product holds a constant
                 held.append((name, entry, entry.operand))
-        results = tuple(k.kernel.value(value.type, name.partition("[")[0]) for name, _, value in held)
+        results = tuple([k.kernel.value(value.type, value.hint) for _, _, value in held])
         operands: tuple[Operand, ...] = (*(value for _, _, value in held), integer(B32, pending))
         k.builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), results, operands)
         for (name, entry, _), result in zip(held, results, strict=True):

@@ -115,7 +115,7 @@ def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
         names += _held(k, stmt.a_frag, False)
         rest = (wide, scale, one, one, transposed)
     taken = k.flights.take(names)
-    results = tuple(k.kernel.value(value.type, registers.stem(name)) for name, value in zip(names, taken))
+    results = tuple([k.kernel.value(value.type, value.hint) for value in taken])
     k.builder.multi(op, mods, results, (*taken, *rest))
     k.flights.give(names, list(results))
 
