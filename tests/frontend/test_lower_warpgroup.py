@@ -29,8 +29,8 @@ from lowering_lab import (
     var,
 )
 
-from ptxc.driver import CompiledKernel
-from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError
+from ptxc.driver import CompiledKernel, Options, link, target_of
+from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError, UsageError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
 from ptxc.toolchain import assemble
@@ -328,6 +328,18 @@ def test_a_target_without(stmt: Any, target: str, text: str) -> None:
     error = refused(lambda: kernel(stmt), target)
     assert isinstance(error, TargetError)
     assert text in str(error)
+
+
+def test_one_kernel_decides_the_target_of_a_module() -> None:
+    def built(name: str, *stmts: Any, target: str = "sm_90") -> CompiledKernel:
+        body = tile({"i": 128}, stmts, 128)
+        return compiled(kernel_graph(body, {"x": ((4,), "f16")}, {"y": ((4,), "f32")}, name=name), target)
+
+    kernels = [built("a", Sync()), built("b", WgmmaCommit())]
+    assert [kernel.target for kernel in kernels] == ["sm_90", "sm_90a"]
+    assert ".target sm_90a\n" in link(kernels, Options(target="sm_90"))
+    with pytest.raises(UsageError, match="made for sm_80 and sm_90a"):
+        target_of([built("c", Sync(), target="sm_80"), kernels[1]])
 
 
 # --------------------------------------------------------------------------------------------------------- errors
