@@ -13,7 +13,6 @@ from conftest import ROOT
 
 from ptxc.cli.launching import CHECKS
 from ptxc.reference.compare import TOLERANCES
-from ptxc.reference.steps import ROLES
 
 PAGE = ROOT / "docs" / "cpu-device.md"
 _COMMAND = re.compile(r"(<!-- ptxc ([^\n]*) -->\n```\n).*?(```\n)", re.DOTALL)
