@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
+from ptxc.ir.opcodes import Opcode, takes_constants
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -61,7 +61,7 @@ class _Simplifier:
         for block in self.kernel.blocks:
             for instr in block.instrs:
                 op, mods = instr.op, instr.mods
-                if op.registers_only or (mods and mods[-1] in REGISTERS_ONLY):
+                if not takes_constants(op, mods):
                     found.update([operand for operand in instr.operands if type(operand) is Value])
                 if op.addresses:
                     for operand in instr.operands:
