@@ -217,21 +217,6 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
         UnsupportedError,
         "element type 'quux' is not supported yet",
     ),
-    "packed fp4 loaded": (
-        lambda: pointwise(Load("b", "w", (AT,)), inputs={"x": (64,), "w": ((64,), "f4e2m1x2")}),
-        UnsupportedError,
-        "element type 'f4e2m1x2'",
-    ),
-    "fp8 stored": (
-        lambda: pointwise(outputs={"y": ((64,), "f8e4m3")}),
-        UnsupportedError,
-        "element type 'f8e4m3' is not supported yet",
-    ),
-    "accumulator of half pairs": (
-        lambda: pointwise(Loop(axis("k", 4), (Accum("s", "a", dtype=dtype("f16x2")),))),
-        UnsupportedError,
-        "element type 'f16x2'",
-    ),
     "atomic addition of bytes": (
         lambda: kernel_graph(
             tile({"i": 64}, [LOAD, Write("y", (AT,), "a", atomic=True)]), {"x": (64,)}, {"y": ((64,), "u8")}

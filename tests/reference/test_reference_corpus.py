@@ -49,7 +49,7 @@ def sampled() -> list[Any]:
     return [pytest.param(row, id=row["file"][:60]) for row in taken.values()]
 
 
-def small_random(buffer: Buffer, seed: int) -> Array:
+def small_random(buffer: Buffer, seed: int, most: int = 3) -> Array:
     """Random numbers that repeat, made in no time, of which sums of products are exact in float64."""
     size, kind = math.prod(buffer.shape), buffers.dtype_of(buffer.dtype)
     random = np.random.default_rng([seed, zlib.crc32(buffer.name.encode())])

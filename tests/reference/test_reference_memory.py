@@ -214,11 +214,16 @@ def test_kernels_that_need_one_another() -> None:
 
 
 def test_parameters_that_cannot_be_passed_yet() -> None:
-    with pytest.raises(UnsupportedError, match="k: parameter 'm' is of the kind 'tensor_map', which is not run yet"):
-        in_order([step("k", buffer("m", "tensor_map"))])
-    description = {"name": "k", "grid": [1], "block": [1], "parameters": [{"name": "m", "role": "tensor_map"}]}
-    with pytest.raises(UnsupportedError, match="'tensor_map'"):
+    with pytest.raises(UnsupportedError, match="k: parameter 'm' is of the kind 'surface', which is not run yet"):
+        in_order([step("k", buffer("m", "surface"))])
+    description = {"name": "k", "grid": [1], "block": [1], "parameters": [{"name": "m", "role": "surface"}]}
+    with pytest.raises(UnsupportedError, match="'surface'"):
         read_steps(json.dumps(description))
+
+
+def test_a_tensor_map_must_be_described() -> None:
+    with pytest.raises(InputError, match="k: nothing says what the tensor map 'm' describes"):
+        in_order([step("k", buffer("m", "tensor_map"))])
 
 
 @pytest.mark.parametrize("name", ["row_sum_dynamic", "sum_split_atomic", "scalar_add", "matmul_pipeline_raster"])
