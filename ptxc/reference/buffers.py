@@ -6,14 +6,14 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxc.errors import UnsupportedError, UsageError
-from ptxc.launch import LaunchParameter, RuntimeInteger, evaluate
+from ptxc.launch import LaunchParameter, RuntimeInteger, TensorMap, evaluate
 from ptxc.reference.codes import EIGHT_BITS, decode8, encode8
 from ptxc.reference.steps import ASIDE, Step
 
@@ -173,6 +173,8 @@ class Problem:
     origins: dict[str, str]
     #: The parameters that stand for a buffer by a table of addresses, by their names.
     placed: dict[str, LaunchParameter]
+    #: What tensor maps describe, by the names of their parameters.
+    maps: dict[str, TensorMap] = field(default_factory=dict)
 
     @property
     def written(self) -> list[Buffer]:
@@ -231,7 +233,8 @@ def problem_of(
             with _room_for(buffer):
                 begin[name] = _random(buffer, seed, most=3 * starts[name] if name in starts else 3)
     placed = {p.name: p for p in parameters if p.buffer}
-    return Problem(dict(integers), buffers, begin, origins, placed)
+    maps = {item.name: item for step in steps for item in step.launch.tensor_maps}
+    return Problem(dict(integers), buffers, begin, origins, placed, maps)
 
 
 def _declared(steps: Sequence[Step], integers: Mapping[str, int]) -> dict[str, Buffer]:

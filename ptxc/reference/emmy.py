@@ -65,12 +65,14 @@ def _step(op: CudaOp, problem: Problem) -> Step:
     """How Emmy launches a kernel; extents are numbers already."""
     from emmy.compiler.ir.cuda.ir import resolve_dim
 
-    if op.tma_descriptors:
-        raise UnsupportedError("a kernel with tensor maps is not run yet", kernel=op.kernel_name)
     parameters = []
+    maps = [problem.maps[item.name] for item in op.tma_descriptors]
     indirect = {given: (table, selector, f"{given}__slot") for given, table, selector, _ in op.indirect_args}
     names = [name for given in op.arg_order for name in indirect.get(given, (given,))]
     for name in names:
+        if name in problem.maps:
+            parameters.append(LaunchParameter(name, "tensor_map", "u64"))
+            continue
         if name in problem.placed:
             parameters.append(problem.placed[name])
             continue
@@ -91,6 +93,7 @@ def _step(op: CudaOp, problem: Problem) -> Step:
         parameters=tuple(parameters),
         runtime=tuple(RuntimeInteger(name, (), serial.get(name, 0)) for name in op.runtime_args),
         zero=tuple(op.zero_outputs),
+        tensor_maps=tuple(maps),
     )
     return Step(op.kernel_name, launch)
 

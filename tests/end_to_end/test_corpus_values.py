@@ -40,6 +40,9 @@ EACH = 5 if WHOLE else 1
 #: The unit roundoff of the types that elements are rounded to.
 ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 
+#: The least positive number of types in which results may be as small as that.
+LEAST = {"f8e4m3": 2.0**-9, "f8e5m2": 2.0**-16}
+
 
 def chosen() -> list[Entry]:
     """The kernels to execute: whichever of their family and card, but always the same."""
@@ -72,12 +75,18 @@ def tolerance(op: Any, outputs: dict[str, str], inputs: dict[str, Array]) -> flo
 
 
 def _small(buffer: Buffer, seed: int, most: int = 3) -> Array:
-    """Random numbers that repeat after a while, made in no time."""
+    """Random numbers that repeat after a while, made in no time.
+
+    Those of matrices are small, so that sums of products are about 1: an exponential multiplies the roundoff of what
+    it is taken of by its size.
+    """
     size, kind = math.prod(buffer.shape), buffers.dtype_of(buffer.dtype)
     random = np.random.default_rng([seed, zlib.crc32(buffer.name.encode())])
     count = min(size, (1 << 16) + 1)
     if kind.kind == "f" or buffer.dtype in ("bf16", "f8e4m3", "f8e5m2"):
-        some = buffers.encoded(random.standard_normal(count, np.float32) / 2, buffer.dtype)
+        wide = kind.itemsize > 1 and len(buffer.shape) > 1 and max(buffer.shape) > 64
+        width = 2 / math.sqrt(max(buffer.shape)) if wide else 0.5
+        some = buffers.encoded(random.standard_normal(count, np.float32) * np.float32(width), buffer.dtype)
     elif kind.kind == "i":
         some = random.integers(0, most, count, kind, endpoint=True)
     else:
@@ -105,7 +114,10 @@ def verified(entry: Entry) -> Verification:
     problem = problem_of(steps, bindings()[entry.path.name], {}, 0)
     outputs = {buffer.name: buffer.dtype for buffer in problem.written}
     settings = Settings(sanitize=frozenset(CHECKS), sample=Sample(count=2))
-    found = Verification(problem, Tolerance(tolerance(node.op, outputs, problem.arrays())), settings)
+    # Beside what is relative, a number below the normal ones of a type is off by one step of those.
+    steps_of_eight = max(LEAST.get(dtype, 0.0) for dtype in outputs.values())
+    allowed = Tolerance(tolerance(node.op, outputs, problem.arrays()), steps_of_eight)
+    found = Verification(problem, allowed, settings)
     source = Source(str(entry.path), Options(target=entry.target), "", True)
     found.evaluate(source, steps)
     found.execute(PTXC, program)
