@@ -72,7 +72,7 @@ class Block:
         self.name = name
         self.params: list[Value] = params or []
         self.instrs: list[Instr] = []
-        #: The widest group of threads that an instruction here needs together: "", "warp" or "cta".
+        #: The widest group of threads that an instruction here needs together: "cta", "warpgroup", "warp" or "".
         #: Written by the pass that finds collectives.
         self.collective = ""
         #: Whether this begins a loop that has been unrolled as far as it pays: the assembler shall not go on.

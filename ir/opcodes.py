@@ -370,7 +370,7 @@ TILE_COORDS = _row(
     "`grouped` that are visited before the axis at position `other` advances",
 )  # fmt: skip
 TILE_GUARD = _row(
-    "tile.guard", "= P", WRITE, "cta warp lane",
+    "tile.guard", "= P", WRITE, "cta warpgroup warp lane",
     "threads for which a is false have no effect from here on; the modifier says in which group a is the same",
 )  # fmt: skip
 

@@ -7,7 +7,8 @@ The interface
       one array at most is the dynamic pool.
 
 Blocks and edges
-   3. There is a block. Block names are such as the text form reads, no two alike; a collective mark is warp or cta.
+   3. There is a block. Block names are such as the text form reads, no two alike; a collective mark is warp,
+      warpgroup or cta.
    4. No block and no instruction object stands in two places.
    5. Every block ends with an instruction of effect END and has no other such.
    6. A ``bra`` has one target without a predicate and two with one; no other instruction has targets.
@@ -236,7 +237,7 @@ class _Verifier:
         self.labels.add(block.name)
         if not _NAME(block.name):
             self.report(3, f"{block.name!r} is no name")
-        if block.collective not in ("", "warp", "cta"):
+        if block.collective not in ("", "warp", "warpgroup", "cta"):
             self.report(3, f"there is no collective mark {block.collective!r}")
         if block.params and block is self.kernel.blocks[0]:
             self.report(9, "the entry block takes no parameters")

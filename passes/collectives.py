@@ -9,14 +9,14 @@ post-dominator)::
           |        /
         join                        here they are together again
 
-For each value the analysis knows in which group of threads it is the same: ``cta`` (all), ``warp`` (those of one
-warp), ``lane`` (may differ anywhere). A block is split at the level of the widest-reaching branch around it. A barrier
-of the CTA must be in blocks that are not split at all, barriers of some warps and shuffles between fixed lanes in
-blocks that are split between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an
-error that names the statement and the value that differs. A shuffle between whatever lanes arrive (``activemask``) may
-stand where they have parted: it is one between those. What no pass proves is that as many threads arrive at a numbered
-barrier as it waits for: `ptxc run` tells. Nor that all four warps of a warpgroup execute a wgmma or setmaxnreg: each
-warp is proved to be together. A wait for an mbarrier is a loop of each thread's own, which needs nobody.
+For each value the analysis knows in which group of threads it is the same: ``cta`` (all), ``warpgroup`` (four warps
+from a multiple of four on), ``warp``, ``lane`` (may differ anywhere). A block is split at the level of the
+widest-reaching branch around it. A barrier of the CTA must be in blocks that are not split at all, wgmma and setmaxnreg
+in blocks that are split between warpgroups at most, barriers of some warps and shuffles between fixed lanes in blocks
+that are split between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an error
+that names the statement and the value that differs. A shuffle between whatever lanes arrive (``activemask``) may stand
+where they have parted: it is one between those. What no pass proves is that as many threads arrive at a numbered
+barrier as it waits for: `ptxc run` tells. A wait for an mbarrier is a loop of each thread's own, which needs nobody.
 
 Then, in the same walk:
 
@@ -28,6 +28,7 @@ Then, in the same walk:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ptxc.errors import DivergenceError
@@ -38,9 +39,10 @@ from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
 #: In which group a value is the same; the wider the group, the lower.
-CTA, WARP, LANE = 0, 1, 2
-LEVELS = ("cta", "warp", "lane")
+CTA, WARPGROUP, WARP, LANE = range(4)
+LEVELS = ("cta", "warpgroup", "warp", "lane")
 _WARP_SIZE = 32
+_WARPGROUP_SIZE = 128
 
 #: The special registers that differ between threads of a CTA, and in which group they are the same.
 _REGISTERS: dict[Operand, int] = {
@@ -54,7 +56,7 @@ _DIFFERENT = (
     opcodes.ATOM, opcodes.SHFL, opcodes.ACTIVEMASK, opcodes.LDMATRIX, opcodes.MMA, opcodes.MBARRIER_ARRIVE,
     opcodes.MBARRIER_EXPECT, opcodes.MBARRIER_TRY_WAIT, opcodes.WGMMA, opcodes.WGMMA_RS,
 )  # fmt: skip
-#: What may be the same in a warp although its operands are not.
+#: What may be the same in a larger group than its operands are.
 _ALIGNING = frozenset((opcodes.MOV, opcodes.SETP, opcodes.DIV, opcodes.SHR, opcodes.AND))
 #: What is not just as different between threads as its operands.
 _SPECIAL = frozenset((*_DIFFERENT, opcodes.LD, opcodes.TILE_COORDS, opcodes.TILE_GUARD))
@@ -67,12 +69,12 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.ACTIVEMASK: WARP,
     opcodes.LDMATRIX: WARP,
     opcodes.MMA: WARP,
-    opcodes.WGMMA_FENCE: WARP,
-    opcodes.WGMMA: WARP,
-    opcodes.WGMMA_RS: WARP,
-    opcodes.WGMMA_COMMIT: WARP,
-    opcodes.WGMMA_WAIT: WARP,
-    opcodes.SETMAXNREG: WARP,
+    opcodes.WGMMA_FENCE: WARPGROUP,
+    opcodes.WGMMA: WARPGROUP,
+    opcodes.WGMMA_RS: WARPGROUP,
+    opcodes.WGMMA_COMMIT: WARPGROUP,
+    opcodes.WGMMA_WAIT: WARPGROUP,
+    opcodes.SETMAXNREG: WARPGROUP,
 }
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
@@ -90,7 +92,7 @@ def run(kernel: Kernel) -> None:
 
 
 def needed(instrs: Iterable[Instr]) -> str:
-    """The widest group of threads that one of the instructions needs together: "", "warp" or "cta"."""
+    """The widest group of threads that one of the instructions needs together, one of LEVELS; or "" for none."""
     needs = [_NEEDS[instr.op] for instr in instrs if instr.op in _NEEDS]
     return LEVELS[min(needs)] if needs else ""
 
@@ -103,9 +105,9 @@ class _Collectives:
         self.after = cfg.immediate_postdominators(kernel)
         #: The level of each value and register that is not the same in the whole CTA.
         self.levels: dict[Operand, int] = {**_REGISTERS} if kernel.threads > 1 else {}
-        #: Values that count a warp's lanes up from a multiple of 32: comparing one with a multiple of 32 splits
-        #: no warp.
-        self.lane_counters: set[Value] = set()
+        #: Values that count threads, so many (the first number) a step, from a multiple of the second number on:
+        #: comparing one with a multiple of 32 threads splits no warp.
+        self.counters: dict[Operand, tuple[int, int]] = {}
         #: At which level a block's threads are split, and the branch that splits them.
         self.splits: dict[Block, tuple[int, Instr | None]] = dict.fromkeys(self.order, (CTA, None))
         #: The level of each branch whose paths have been split already.
@@ -174,8 +176,8 @@ class _Collectives:
                     found = get(operand, CTA)
                     if found > level:
                         level = found
-                if level == LANE and instr.op in _ALIGNING and self.same_in_warp(instr):
-                    level = WARP
+                if level >= WARP and instr.op in _ALIGNING:
+                    level = min(level, self.aligned(instr))
             if level:
                 for value in instr.results:
                     if levels.get(value, CTA) < level:
@@ -199,8 +201,8 @@ class _Collectives:
             level = LANE
         elif instr.op is opcodes.LD:
             level = max(level, self.loaded(instr))
-        elif level == LANE and self.same_in_warp(instr):
-            level = WARP
+        elif instr.op in _ALIGNING:
+            level = min(level, self.aligned(instr))
         return level if instr.guard is None else max(level, self.highest((instr.guard.predicate,)))
 
     def highest(self, operands: tuple[Operand, ...]) -> int:
@@ -223,24 +225,28 @@ class _Collectives:
             if position <= index:
                 self.again = min(self.again, position)
 
-    def same_in_warp(self, instr: Instr) -> bool:
-        """Whether an instruction gives one value a warp although its operand differs between lanes."""
+    def aligned(self, instr: Instr) -> int:
+        """In which group an instruction gives one value because what it counts is cut at the group's border."""
         operands = instr.operands
-        if instr.op is opcodes.MOV and operands == (Sym("%tid.x"),):
-            self.lane_counters.add(instr.results[0])
-            return False
-        first = operands[0]
-        if first not in self.lane_counters or len(operands) < 2 or not isinstance(operands[1], Const):
-            return False
-        bound = operands[1].bits
+        if instr.op is opcodes.MOV:
+            if operands == (Sym("%tid.x"),):
+                self.counters[instr.results[0]] = (1, _WARPGROUP_SIZE)
+            return LANE
+        counter = self.counters.get(operands[0])
+        if counter is None or not isinstance(operands[1], Const):
+            return LANE
+        step, start = counter
+        number = operands[1].bits
         if instr.op is opcodes.SETP:
-            aligned = bound if instr.mods[0] in ("lt", "ge") else bound + 1
-            return instr.mods[0] in ("lt", "ge", "le", "gt") and aligned % _WARP_SIZE == 0
-        if instr.op is opcodes.DIV:
-            return bound % _WARP_SIZE == 0
-        if instr.op is opcodes.SHR:
-            return bound >= 5
-        return instr.op is opcodes.AND and bound & (_WARP_SIZE - 1) == 0
+            if instr.mods[0] not in ("lt", "ge", "le", "gt"):
+                return LANE
+            return _level_of_cut(step * (number if instr.mods[0] in ("lt", "ge") else number + 1), start)
+        if instr.op is opcodes.AND:
+            return _level_of_cut(step * (number & -number), start)
+        divisor = number if instr.op is opcodes.DIV else 1 << (number & 31)
+        if divisor > 0:
+            self.counters[instr.results[0]] = (step * divisor, start)
+        return _level_of_cut(step * divisor, start)
 
     def coordinates(self, instr: Instr) -> None:
         """A coordinate is ``cell / stride % extent``: the same where cells next to each other share the quotient."""
@@ -257,8 +263,8 @@ class _Collectives:
             self.levels[value] = max(level, self.levels.get(value, CTA))
             if isinstance(extent, Const):
                 counts = stride == 1 and known and position not in pair
-                if counts and extent.bits % _WARP_SIZE == 0 == cells % _WARP_SIZE:
-                    self.lane_counters.add(value)
+                if counts:
+                    self.counters[value] = (1, math.gcd(extent.bits, cells))
                 stride *= extent.bits
             else:
                 # The stride is a multiple of what is known of it.
@@ -351,7 +357,8 @@ class _Collectives:
         kind = {opcodes.SHFL: "shuffle", opcodes.BAR: "barrier", opcodes.BAR_WARP: "barrier"}.get(instr.op, "statement")
         alone = {"shuffle": "the shuffle", "barrier": "the warp's barrier"}.get(kind, instr.op.name)
         name = f"barrier {number}" if number is not None else alone
-        group = "a warp" if instr.op is not opcodes.BAR or self.highest((predicate,)) == LANE else "the CTA"
+        between_warps = "the CTA" if instr.op is opcodes.BAR else "a warpgroup"
+        group = "a warp" if self.highest((predicate,)) == LANE else between_warps
         return DivergenceError(
             f"only some threads of {group} reach {name}: the branch of {str(branch.loc) or branch!r} "
             f"depends on %{source.name}, which "
@@ -384,6 +391,12 @@ class _Collectives:
 
 def _level_of_multiple(stride: int, cells: int) -> int:
     """In which group ``cell / stride`` is the same, for cells numbered from a multiple of ``cells`` on in each CTA."""
-    if stride % cells == 0:
-        return CTA
-    return WARP if stride % _WARP_SIZE == 0 == cells % _WARP_SIZE else LANE
+    return CTA if stride % cells == 0 else _level_of_cut(stride, cells)
+
+
+def _level_of_cut(border: int, start: int) -> int:
+    """Which groups are whole on either side of thread ``border``, for threads numbered from a multiple of ``start``."""
+    for level, size in ((WARPGROUP, _WARPGROUP_SIZE), (WARP, _WARP_SIZE)):
+        if border % size == 0 == start % size:
+            return level
+    return LANE

@@ -26,7 +26,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.types import PRED
 from ptxc.ir.values import TRUE, Operand, Value
-from ptxc.passes.collectives import LEVELS, needed
+from ptxc.passes.collectives import LANE, LEVELS, needed
 
 
 def run(kernel: Kernel) -> None:
@@ -47,9 +47,9 @@ def _replace(kernel: Kernel, block: Block, index: int) -> None:
         return
     assert isinstance(inside, Value)
     later = _later_blocks(block)
-    separates = LEVELS.index(guard.mods[0]) if guard.mods else 2
+    separates = LEVELS.index(guard.mods[0]) if guard.mods else LANE
     groups = [needed(block.instrs[index:]), *(after.collective for after in later if after is not block)]
-    if separates <= min((LEVELS.index(group) for group in groups if group), default=2):
+    if separates <= min((LEVELS.index(group) for group in groups if group), default=LANE):
         _leave(kernel, block, index, guard, inside)
     else:
         _predicate(kernel, later, block, index, inside)

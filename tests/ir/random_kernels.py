@@ -55,7 +55,7 @@ class _Maker:
         kernel, random = self.kernel, self.random
         random_graph(random, kernel, random.randint(1, 8))
         for block in kernel.blocks[1:]:
-            block.collective = random.choice(("", "warp", "cta"))
+            block.collective = random.choice(("", "warp", "warpgroup", "cta"))
             if kernel.ssa:
                 block.params = [self.value(bank) for bank in random.choices(types.BANKS, k=random.randint(0, 3))]
         tree = cfg.dominator_tree(kernel)
