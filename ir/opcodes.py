@@ -341,6 +341,8 @@ WGMMA_RS = _row(
     "the same with a in registers, which are tied too (PTX: wgmma.mma_async)", needs=_SM90A,
     groups=wgmma_rs_groups, forms=WGMMA_FORMS, tied=True,
 )  # fmt: skip
+#: Products of matrices on tensor cores.
+PRODUCTS = frozenset((MMA, WGMMA, WGMMA_RS))
 WGMMA_COMMIT = _row(
     "wgmma.commit_group", "=", SYNC, "sync aligned", "the warp's wgmma.mma_async so far are one group", needs=_SM90A
 )

@@ -187,7 +187,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
-        if signature.pool and not kernel.ctas:
+        if signature.pool and not kernel.ctas and not _has_products(kernel):
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
 
@@ -199,6 +199,14 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         if observe is not None:
             observe(*BUILD, kernel)
         return _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
+
+
+def _has_products(kernel: Kernel) -> bool:
+    """Whether tensor cores multiply. The assembler gives such kernels the registers that they need by itself, and with
+    a number of CTAs in front of it spills to keep to that, or takes all registers that it leaves."""
+    from ptxc.ir.opcodes import PRODUCTS
+
+    return any(instr.op in PRODUCTS for instr in kernel.instrs())
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:
