@@ -25,12 +25,18 @@ class Pass(NamedTuple):
 
     rank: int
     name: str
-    #: Whether the kernel is wrong or cannot be printed without it.
-    required: bool
+    #: The lowest optimisation level (``--opt``) at which it runs. 0: the kernel is wrong or cannot be printed without
+    #: it. 1: it makes code smaller, in little time. 2: it makes code faster at some price in registers.
+    level: int
     #: What it does, in a line.
     summary: str
     #: Passes that must come before it, and why.
     after: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def required(self) -> bool:
+        """Whether it cannot be left out."""
+        return self.level == 0
 
     @property
     def module(self) -> ModuleType:
@@ -45,16 +51,16 @@ class Pass(NamedTuple):
 
 PIPELINE: tuple[Pass, ...] = (
     Pass(
-        20, "collectives", True,
+        20, "collectives", 0,
         "find barriers and shuffles, prove that their threads reach them together",
     ),
     Pass(
-        30, "coordinates", True,
+        30, "coordinates", 0,
         "expand the tile's coordinates into arithmetic on thread and CTA numbers",
         (("collectives", "it reads from tile.coords in which group a coordinate is the same"),),
     ),
     Pass(
-        40, "early-exit", True,
+        40, "early-exit", 0,
         "keep threads outside the tile from having an effect",
         (
             ("collectives", "threads may leave only where no later collective misses them"),
@@ -62,27 +68,27 @@ PIPELINE: tuple[Pass, ...] = (
         ),
     ),
     Pass(
-        50, "simplify", False,
+        50, "simplify", 1,
         "fold constants, forward copies, divide without dividing",
         (("coordinates", "the coordinates' divisions by constants are most of what it finds"),),
     ),
     Pass(
-        55, "cse", False,
+        55, "cse", 1,
         "merge instructions that compute the same",
         (("simplify", "equal operations look equal only when their operands are simplified"),),
     ),
     Pass(
-        60, "hoist", False,
+        60, "hoist", 2,
         "move what does not change in a loop in front of it",
         (("cse", "what is computed once already need not be moved twice"),),
     ),
     Pass(
-        70, "contract", False,
+        70, "contract", 1,
         "fuse multiplications and additions",
         (("cse", "a product that several sums use is not fused, and merging decides how many use it"),),
     ),
     Pass(
-        75, "dead-code", False,
+        75, "dead-code", 1,
         "drop what nobody needs",
         (
             ("contract", "fused products are dead"),
@@ -90,17 +96,19 @@ PIPELINE: tuple[Pass, ...] = (
         ),
     ),
     Pass(
-        80, "leave-ssa", True,
+        80, "leave-ssa", 0,
         "turn block parameters into registers and copies",
         (("dead-code", "every parameter that is left costs a register and copies"),),
     ),
     Pass(
-        90, "registers", True,
+        90, "registers", 0,
         "count the registers of each bank",
         (("leave-ssa", "values share registers only then"),),
     ),
 )  # fmt: skip
 
+#: The optimisation level that has all passes, and is the default.
+TOP_LEVEL = 2
 #: What comes before the passes, the frontend; the dump of its result has the first rank.
 BUILD = (10, "build")
 #: What comes after them, the PTX text.
@@ -147,6 +155,7 @@ class Runner:
     def __init__(
         self,
         *,
+        opt: int = TOP_LEVEL,
         disabled: Collection[str] = (),
         stop_after: str = "",
         start_at: str = "",
@@ -156,9 +165,10 @@ class Runner:
     ) -> None:
         """``observe(rank, name, kernel)`` is called with the kernel after each pass.
 
-        ``verify`` checks the kernel before the first and after each pass. Besides the passes, ``stop_after`` may be
-        ``build`` and ``start_at`` may be ``print``: then none runs. Raises UsageError for names of no pass, and for
-        disabling a required one.
+        Of the passes those run that the optimisation level ``opt`` has and ``disabled`` does not name. ``verify``
+        checks the kernel before the first and after each pass. Besides the passes, ``stop_after`` may be ``build`` and
+        ``start_at`` may be ``print``: then none runs. Raises UsageError for names of no pass, and for disabling a
+        required one.
         """
         for name in disabled:
             check_name(name)
@@ -170,7 +180,7 @@ class Runner:
         steps = [BUILD[1], *(item.name for item in PIPELINE), PRINT]
         if stop_after and start_at and steps.index(stop_after) < steps.index(start_at):
             raise UsageError(f"pass {stop_after!r} comes before {start_at!r}", hint="nothing would be done")
-        self.disabled = frozenset(disabled)
+        self.disabled = frozenset((*disabled, *(item.name for item in PIPELINE if item.level > opt)))
         self.stop_after, self.start_at = stop_after, start_at
         self.verify, self.observe = verify, observe
         self.clock = clock or Clock(False)

@@ -45,6 +45,8 @@ class Options:
     math: str = "precise"
     #: Whether multiplications and additions may be fused.
     fma: bool = True
+    #: The optimisation level: 0 only has the passes that a kernel needs, 1 those that make it smaller too, 2 all.
+    opt: int = 2
     #: Passes to leave out.
     disable: tuple[str, ...] = ()
     #: The pass after which to stop; then there is no PTX text.
@@ -61,6 +63,8 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise UsageError(f"{name} is a str, not {value!r}", hint=f"as in {_EXAMPLES[name]}")
+        if self.opt not in (0, 1, 2):
+            raise UsageError(f"there is no optimisation level {self.opt!r}", hint="it is 0, 1 or 2")
         names = self.disable
         if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
             raise UsageError(f"disable is a tuple of passes' names, not {names!r}", hint="as in disable=('cse',)")
@@ -311,6 +315,7 @@ def _finish(
     from ptxc.passes.pipeline import PRINT, Runner
 
     runner = Runner(
+        opt=options.opt,
         disabled=options.disable,
         stop_after=options.stop_after,
         start_at=start_at,

@@ -124,12 +124,28 @@ def add_code_options(parser: Parser) -> None:
 def add_pass_options(parser: Parser) -> argparse._ArgumentGroup:
     """What decides which passes run, and what is said of them."""
     group = parser.add_argument_group("passes (`ptxc passes` lists them)")
-    group.add_argument(
-        "--disable", type=pass_list, action="extend", default=[], metavar="PASS", help="leave out an optional pass"
-    )
+    add_choice_of_passes(group)
     group.add_argument("--verify-each", action="store_true", help="check the IR after each pass")
     group.add_argument("--time-passes", action="store_true", help="say how long each pass takes")
     return group
+
+
+def add_choice_of_passes(parser: argparse._ActionsContainer) -> None:
+    """Which passes run: what to leave out, to see which one makes a kernel wrong."""
+    parser.add_argument(
+        "--opt",
+        choices=("0", "1", "2"),
+        default="2",
+        help="0: the passes that a kernel needs; 1: those that make it smaller too; 2: all (default: 2)",
+    )
+    parser.add_argument(
+        "--disable",
+        type=pass_list,
+        action="extend",
+        default=[],
+        metavar="PASS",
+        help="leave out an optional pass (`ptxc passes` lists them)",
+    )
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -143,6 +159,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "ptx_version": args.ptx_version or "",
         "math": args.math,
         "fma": not args.no_fma,
+        "opt": int(args.opt),
         "disable": tuple(args.disable),
         "stop_after": stop_after,
         "verify_each": args.verify_each,

@@ -173,7 +173,8 @@ class _Plan:
             check_name(name, BUILD[1])
             at = steps.index(name)
             early, late = at < first and f"--start-at {args.start_at}", at > last and f"--stop-after {args.stop_after}"
-            if why := (name in args.disable and f"--disable {name}") or early or late:
+            low = at > 0 and name != PRINT and PIPELINE[at - 1].level > int(args.opt) and f"--opt {args.opt}"
+            if why := (name in args.disable and f"--disable {name}") or low or early or late:
                 raise UsageError(f"--dump-after {name} shows nothing: with {why} it does not run", hint="leave one out")
 
     def watch(self, source: Source, kernels: Sequence[str]) -> Iterable[Dumps | None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxc.cli.arguments import Parser, near, options_of, pass_list, require_sources
+from ptxc.cli.arguments import Parser, near, options_of, require_sources
 from ptxc.cli.messages import complain, say
 from ptxc.cli.progress import is_shown, share
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
@@ -86,18 +86,6 @@ def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
         help="instructions that a batch of CTAs may execute (default: 20000000)",
     )
     return group
-
-
-def add_disable(parser: Parser) -> None:
-    """Which passes to leave out: to see which one makes a kernel wrong."""
-    parser.add_argument(
-        "--disable",
-        type=pass_list,
-        action="extend",
-        default=[],
-        metavar="PASS",
-        help="leave out an optional pass (`ptxc passes` lists them)",
-    )
 
 
 def natural(text: str) -> int:
@@ -203,6 +191,7 @@ def is_ptx(name: str, head: bytes) -> bool:
 def _load_ptx(args: argparse.Namespace, source: Source) -> Program:
     given = [name for name in ("target", "ptx_version", "disable") if getattr(args, name)]
     given += ["no_fma"] if args.no_fma else []
+    given += ["opt"] if args.opt != "2" else []
     given += ["math"] if args.math != "precise" else []
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} changes nothing in PTX, which is compiled already")

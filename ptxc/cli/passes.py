@@ -42,7 +42,10 @@ def _listed() -> str:
 
     rows = [("rank", "step", "", "what it does")]
     rows.append((str(BUILD[0]), BUILD[1], "", "turn a kernel of Emmy's Kernel IR into ptxc's own IR, in SSA form"))
-    rows += [(str(item.rank), item.name, "" if item.required else "optional", item.summary) for item in PIPELINE]
+    rows += [
+        (str(item.rank), item.name, "" if item.required else f"optional, --opt {item.level}", item.summary)
+        for item in PIPELINE
+    ]
     rows.append(("", PRINT, "", "write the IR as PTX"))
     reasons = [("step", "after", "because")]
     for item in PIPELINE:
@@ -70,7 +73,7 @@ def _listed() -> str:
 _USES = (
     ("  ptxc compile K.json --dump-dir DIR", "writes it after each step: DIR/10-build.ir, DIR/20-collectives.ir, ..."),
     ("  ptxc compile K.json --dump-changed", "shows what each pass changes"),
-    ("  ptxc compile K.json --disable PASS", "leaves out an optional pass"),
+    ("  ptxc compile K.json --disable PASS", "leaves out an optional pass; --opt 0 leaves out all, --opt 1 some"),
     ("  ptxc compile K.json --stop-after STEP", "prints it as it is after a step"),
     ("  ptxc compile K.ir --start-at PASS", "goes on with a pass, or with `print`"),
 )
@@ -81,7 +84,7 @@ def _explained(name: str) -> str:
 
     check_name(name)
     item = next(item for item in PIPELINE if item.name == name)
-    need = "always runs" if item.required else f"can be left out, --disable {name}"
+    need = "always runs" if item.required else f"from --opt {item.level} on; can be left out, --disable {name}"
     before = [f"It comes after {other}: {reason}." for other, reason in item.after]
     later = [
         f"{other.name} comes after it: {reason}."

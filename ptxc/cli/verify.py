@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
-from ptxc.cli.arguments import Commands, add_code_options, add_sources, examples, options_of
+from ptxc.cli.arguments import Commands, add_choice_of_passes, add_code_options, add_sources, examples, options_of
 from ptxc.cli.files import show
 from ptxc.cli.messages import table
 from ptxc.errors import CompileError, ToolchainError, UnsupportedError, UsageError
@@ -74,7 +74,7 @@ def add(commands: Commands) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
-    launching.add_disable(parser)
+    add_choice_of_passes(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,6 +32,8 @@ def test_json_text_as_a_path() -> None:
         ({"target": None}, "target is a str, not None; as in target='sm_90'"),
         ({"ptx_version": 8.0}, "ptx_version is a str, not 8.0; as in ptx_version='8.0'"),
         ({"stop_after": None}, "stop_after is a str, not None; as in stop_after='cse'"),
+        ({"opt": 3}, "there is no optimisation level 3; it is 0, 1 or 2"),
+        ({"opt": "2"}, "there is no optimisation level '2'; it is 0, 1 or 2"),
         ({"disable": None}, "disable is a tuple of passes' names, not None; as in disable=('cse',)"),
         ({"disable": "cse"}, "disable is a tuple of passes' names, not 'cse'; as in disable=('cse',)"),
         ({"disable": (1,)}, "disable is a tuple of passes' names, not (1,); as in disable=('cse',)"),

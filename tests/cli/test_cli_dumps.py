@@ -250,6 +250,21 @@ def test_disable() -> None:
     assert result.out == api.compile(ROW_MAX, disable=tuple(optional))[0].ptx
 
 
+@pytest.mark.parametrize("opt", [0, 1])
+def test_optimisation_levels(opt: int) -> None:
+    result = ptxc("compile", ROW_MAX, "--opt", opt, "--dump-after", "all")
+    left_out = [item.name for item in PIPELINE if item.level > opt]
+    assert list(shown(result.err)) == [step for step in STEPS if step.partition("-")[2] not in left_out]
+    assert result.out == api.compile(ROW_MAX, opt=opt)[0].ptx
+    assert result.out == api.compile(ROW_MAX, disable=tuple(left_out))[0].ptx
+    message = ptxc("compile", ROW_MAX, "--opt", opt, "--dump-after", left_out[0]).message
+    assert f"--dump-after {left_out[0]} shows nothing: with --opt {opt} it does not run" in message
+
+
+def test_no_optimisation_level() -> None:
+    assert "no '3'; it is one of 0, 1, 2" in ptxc("compile", ROW_MAX, "--opt", "3").message
+
+
 @pytest.mark.parametrize("name", [item.name for item in PIPELINE if item.required])
 def test_a_required_pass_cannot_be_disabled(name: str) -> None:
     message = ptxc("compile", ROW_MAX, "--disable", name).message

@@ -269,7 +269,7 @@ def test_findings_in_ptx_have_no_statement(racy: Path, tmp_path: Path) -> None:
     ("options", "name"),
     [
         (["--target", "sm_90"], "target"), (["--ptx-version", "8.0"], "ptx-version"), (["--math", "fast"], "math"),
-        (["--no-fma"], "no-fma"), (["--disable", "cse"], "disable"),
+        (["--no-fma"], "no-fma"), (["--disable", "cse"], "disable"), (["--opt", "1"], "opt"),
     ],
 )  # fmt: skip
 def test_ptx_is_compiled_already(options: list[str], name: str, compiled: tuple[Path, Path]) -> None:

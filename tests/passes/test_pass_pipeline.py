@@ -130,6 +130,12 @@ def test_disabled_passes_do_not_run() -> None:
     assert observed(small(), disabled=["cse", "hoist"], verify=True) == [n for n in NAMES if n not in ("cse", "hoist")]
 
 
+@pytest.mark.parametrize("opt", [0, 1, 2])
+def test_an_optimisation_level_has_the_passes_of_those_below(opt: int) -> None:
+    assert observed(small(), opt=opt, verify=True) == [item.name for item in PIPELINE if item.level <= opt]
+    assert any(item.level == opt for item in PIPELINE)
+
+
 def test_a_run_stops_after_a_pass_that_is_disabled_too() -> None:
     assert observed(small(), stop_after="simplify") == NAMES[: NAMES.index("simplify") + 1]
     assert observed(small(), stop_after="simplify", disabled=["simplify"]) == NAMES[: NAMES.index("simplify")]
