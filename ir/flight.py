@@ -17,9 +17,12 @@ only the order of the groups tells: it can be read, but it is not moved either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ptxc.ir import opcodes
-from ptxc.ir.kernel import Kernel
-from ptxc.ir.values import Const, Operand, Value
+from ptxc.ir.kernel import Block, Kernel
+from ptxc.ir.text import format_operand
+from ptxc.ir.values import Const, Mem, Operand, Value
 
 #: A value that may be in flight, and one that is.
 MAYBE, CERTAIN = 1, 2
@@ -50,6 +53,30 @@ def in_flight(kernel: Kernel) -> dict[Operand, int]:
                 found[param] = found[value]
                 pending.append(param)
     return found
+
+
+def flight_violations(kernel: Kernel) -> Iterator[tuple[Block, int, str]]:
+    """Where a kernel in SSA form breaks the rules of registers in flight: block, line, and what is wrong there."""
+    if not any(instr.op.tied for instr in kernel.instrs()):
+        return
+    flying = in_flight(kernel)
+    for block in kernel.blocks:
+        taken: set[Operand] = set()
+        for line, instr in enumerate(block.instrs):
+            tied = len(instr.results) if instr.op.tied else 0
+            for operand in instr.operands[:tied]:
+                if flying.get(operand) and operand in taken:
+                    yield block, line, f"{format_operand(operand)} is in flight, and was taken before"
+                taken.add(operand)
+                if instr.op in (opcodes.WGMMA, opcodes.WGMMA_RS) and operand not in flying:
+                    yield block, line, f"{format_operand(operand)} comes from no wgmma.fence"
+            for arg in [arg for edge in instr.targets for arg in edge.args]:
+                if flying.get(arg) and arg in taken:
+                    yield block, line, f"{format_operand(arg)} is in flight, and was taken before"
+            for operand in instr.operands[tied:]:
+                value = operand.base if isinstance(operand, Mem) else operand
+                if flying.get(value) == CERTAIN:
+                    yield block, line, f"{format_operand(value)} is in flight, which no wgmma.wait_group has ended"
 
 
 def _waits_for_all(operands: tuple[Operand, ...]) -> bool:

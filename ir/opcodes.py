@@ -290,7 +290,7 @@ MMA = _row(
     "a * b + c of matrices that the warp holds", needs=Requirement(70, (6, 4)),
     by={
         "m16n8k8": Requirement(75, (6, 5)), "m16n8k16": Requirement(80, (7, 0)), "m16n8k32": Requirement(89, (8, 4)),
-        "bf16": _SM80, BLOCK_SCALED[0]: Requirement(0, (8, 7), ("sm_120a",)),
+        "bf16": _SM80, BLOCK_SCALED[0]: Requirement(0, (8, 7), ("sm_120a", "sm_120f")),
     },
     groups=mma_groups, forms=MMA_FORMS,
 )  # fmt: skip

@@ -62,11 +62,11 @@ from typing import NamedTuple
 
 from ptxc.errors import CompileError, InternalError
 from ptxc.ir import cfg, types
-from ptxc.ir.flight import CERTAIN, in_flight
+from ptxc.ir.flight import flight_violations
 from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
-from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WGMMA, WGMMA_RS, WRITE, takes_constants
+from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -423,28 +423,9 @@ class _Verifier:
             pending += tree[block]
 
     def flights(self, index: dict[Block, int]) -> None:
-        """Look at who takes registers in flight, and at what ``wgmma.mma_async`` takes."""
-        if not any(instr.op.tied for instr in self.kernel.instrs()):
-            return
-        flying = in_flight(self.kernel)
-        for block in self.kernel.blocks:
-            taken: set[Operand] = set()
-            for line, instr in enumerate(block.instrs):
-                self.at = (index[block], line)
-                tied = len(instr.results) if instr.op.tied else 0
-                for operand in instr.operands[:tied]:
-                    if flying.get(operand) and operand in taken:
-                        self.report(26, f"{_describe(operand)} and in flight, and was taken before")
-                    taken.add(operand)
-                    if instr.op in (WGMMA, WGMMA_RS) and operand not in flying:
-                        self.report(26, f"{_describe(operand)} and comes from no wgmma.fence")
-                for arg in [arg for edge in instr.targets for arg in edge.args]:
-                    if flying.get(arg) and arg in taken:
-                        self.report(26, f"{_describe(arg)} and in flight, and was taken before")
-                for operand in instr.operands[tied:]:
-                    value = operand.base if isinstance(operand, Mem) else operand
-                    if flying.get(value) == CERTAIN:
-                        self.report(26, f"{_describe(value)} and in flight, which no wgmma.wait_group has ended")
+        for block, line, message in flight_violations(self.kernel):
+            self.at = (index[block], line)
+            self.report(26, message)
 
     def reaching(self, index: dict[Block, int], reachable: list[Block]) -> None:
         """Find which definitions reach the uses that none in their own block precedes."""

@@ -405,6 +405,8 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
     elif kind in (Assign, Init, Let, Select):
         declared.add(stmt.name)
     elif kind is RegFragment:
+        # The statements after it, which are looked at next, choose members by variables.
+        k.families[stmt.name] = stmt.count
         declared.update(fragment_names(k, stmt.name))
     elif kind is FragmentApply and not stmt.in_place:
         declared.update(fragment_names(k, stmt.out))

@@ -303,6 +303,17 @@ def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmeti
     lowering.body((last,), "body", len(before))
     lowering.builder.loc = ""
     lowering.builder.ret()
+    if signature.held:
+        _check_flights(lowering.kernel)
     # The parts of the lowering hold each other: apart, they go at once and leave the garbage collector nothing.
     del lowering.memory.expressions
     return lowering.kernel
+
+
+def _check_flights(kernel: Kernel) -> None:
+    """Raise InputError where registers are used while wgmma holds them, which control may bring round a loop."""
+    from ptxc.ir.flight import flight_violations
+
+    for block, line, what in flight_violations(kernel):
+        hint = "wait for the products before their registers are used or change places"
+        raise InputError(what, statement=str(block.instrs[line].loc), hint=hint)

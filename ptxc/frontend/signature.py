@@ -167,7 +167,7 @@ def signature_of(
         shared_bytes=shared_bytes,
         paged=paged,
         indirect=indirect,
-        tensor_maps={stmt.name: tensor_map(stmt, buffers) for stmt in body.tensor_maps.values()},
+        tensor_maps={stmt.name: tensor_map(stmt, buffers, indirect) for stmt in body.tensor_maps.values()},
         held=tuple(body.held),
         written_operands=not body.operands.isdisjoint(body.stored),
     )

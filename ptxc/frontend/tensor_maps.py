@@ -6,19 +6,20 @@ Source: ``TmaDescriptor`` of ``emmy.compiler.ir.kernel.ir``, ``tma_descriptor`` 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from emmy.compiler.dtype import get as emmy_dtype
 from emmy.compiler.ir.kernel.ir import TmaDescriptor
 
-from ptxc.errors import InputError
+from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.buffers import Buffer
 from ptxc.launch import TensorMap
 
-#: cuTensorMapEncodeTiled's names of element types (after ``CU_TENSOR_MAP_DATA_TYPE_``); the rest are copied as bytes.
+#: cuTensorMapEncodeTiled's names of element types (after ``CU_TENSOR_MAP_DATA_TYPE_``) of more than a byte.
 _DATA_TYPES = {
     "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32", "u32": "UINT32",
-    "i64": "INT64", "u64": "UINT64", "u16": "UINT16", "i16": "UINT16",
+    "i64": "INT64", "u64": "UINT64", "u16": "UINT16", "i16": "UINT16", "f16x2": "UINT32",
 }  # fmt: skip
 #: Its names of swizzles (after ``CU_TENSOR_MAP_SWIZZLE_``), and the bytes of a box's innermost dimension they allow.
 _SWIZZLES = {"NONE": ("NONE", 0), "B32": ("32B", 32), "B64": ("64B", 64), "B128": ("128B", 128)}
@@ -27,11 +28,17 @@ _MOST_BOX, _MOST_RANK = 256, 5
 _UNIT = 16
 
 
-def tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
-    """What a tensor map says. Raises InputError, with the statement, for one that the driver would refuse."""
+def tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer], indirect: Collection[str]) -> TensorMap:
+    """What a tensor map says. Raises InputError, with the statement, for one that the driver would refuse.
+
+    Which allocation an ``indirect`` input is in, only the launch decides: UnsupportedError, as in Emmy.
+    """
     try:
+        if stmt.src_buf in indirect:
+            what = f"a tensor map holds one address, and the input {stmt.src_buf!r} is indirect"
+            raise UnsupportedError(what, hint="choose a schedule that copies it without TMA")
         return _tensor_map(stmt, buffers)
-    except InputError as error:
+    except CompileError as error:
         error.at(statement=f"TmaDescriptor {stmt.name}")
         raise
 
@@ -61,13 +68,22 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
     return TensorMap(
         name=stmt.name,
         buffer=buffer.name,
-        data_type=_DATA_TYPES.get(buffer.dtype, "UINT8"),
+        data_type=_data_type(buffer, nbytes),
         dims=tuple(size if isinstance(size, int) else size.expr.pretty() for size in reversed(dims)),
         strides=tuple(size if isinstance(size, int) else size.expr.pretty() for size in strides),
         box=box[::-1],
         element_strides=(1,) * len(box),
         swizzle=swizzle,
     )
+
+
+def _data_type(buffer: Buffer, nbytes: int) -> str:
+    """What CUDA calls the elements. Which of several types of one byte they are makes no difference to a copy."""
+    if nbytes == 1:
+        return "UINT8"
+    if buffer.dtype not in _DATA_TYPES:
+        raise UnsupportedError(f"a tensor map of {buffer.dtype} elements", hint="copy the buffer without one")
+    return _DATA_TYPES[buffer.dtype]
 
 
 def _dimensions(buffer: Buffer, box: tuple[int, ...]) -> list[Any]:

@@ -337,6 +337,11 @@ def test_a_product_that_scales_blocks_needs_its_architecture() -> None:
     assert "MmaSyncPtx" in error.statement
 
 
+@pytest.mark.parametrize(("target", "suited"), [("sm_120", "sm_120a"), ("sm_121", "sm_121a"), ("sm_121f", "sm_121f")])
+def test_the_family_of_an_architecture_scales_blocks_too(target: str, suited: str) -> None:
+    assert compiled(block_scaled(), target).target == suited
+
+
 # ---------------------------------------------------------------------------------------------------- in registers
 
 

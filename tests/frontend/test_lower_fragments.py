@@ -16,6 +16,7 @@ from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Body
 from lowering_lab import (
     Array,
+    Cond,
     Load,
     Loop,
     Select,
@@ -305,6 +306,21 @@ def test_a_family_of_fragments_is_chosen_by_an_unrolled_loop() -> None:
     ]
     got = run(warp(stmts, GIVEN, {"z": (48, 8)}), ARRAYS)
     np.testing.assert_array_equal(got["z"], np.concatenate([2 * PRODUCT, 3 * PRODUCT, 2 * PRODUCT]))
+
+
+@pytest.mark.parametrize("around", ["loop", "condition"])
+def test_a_family_that_is_declared_inside_is_carried_whole(around: str) -> None:
+    r = var("r")
+    body = (
+        fragment("f", "c", "f32", count=3),
+        Loop(axis("t", 1000), (Loop(axis("r", 3), (multiply(c="f[r]"),)),)),
+        Loop(axis("r", 3), (RegStore("z", (op("*", r, 16), lit(0)), "f[r]", SHAPE),)),
+    )
+    outer = Loop(axis("o", 300), body) if around == "loop" else Cond(op("<", var("n"), 5), body)
+    inputs = {**GIVEN, "few": ((1,), "i32")}
+    graph = warp([*loaded()[:-1], Load("n", "few", (lit(0),)), outer], inputs, {"z": (48, 8)})
+    got = run(graph, {**ARRAYS, "few": np.ones(1, np.int32)})
+    np.testing.assert_array_equal(got["z"], np.tile(1000 * PRODUCT, (3, 1)))
 
 
 def test_loops_carry_fragments() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from emmy.compiler.graph import Graph
+from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.expr import Builtin
 from emmy.compiler.ir.kernel import ir
 from lowering_lab import (
@@ -50,6 +51,7 @@ WgmmaWait: Any = ir.WgmmaWait
 RegFragment: Any = ir.RegFragment
 RegStore: Any = ir.RegStore
 LdmatrixLoad: Any = ir.LdmatrixLoad
+FragmentApply: Any = ir.FragmentApply
 
 TID = Builtin("thread_idx.x")
 SLAB = Smem("slab", (128, 64), "__half", align=1024)
@@ -132,6 +134,22 @@ def test_the_launch_describes_tensor_maps() -> None:
     assert described.element_strides == (1, 1)
     (parameter,) = [p for p in built.launch.parameters if p.role == "tensor_map"]
     assert (parameter.name, parameter.type) == ("map", "u64")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data_type"), [("f16x2", "UINT32"), ("bf16", "BFLOAT16"), ("f8e4m3", "UINT8"), ("u8", "UINT8")]
+)
+def test_element_types_of_tensor_maps(kind: str, data_type: str) -> None:
+    built = compiled(kernel_graph(tile({"i": 32}, [box(32, 16)], 32), {"x": ((64, 64), kind)}, {"y": (4,)}))
+    assert built.launch is not None
+    assert [described.data_type for described in built.launch.tensor_maps] == [data_type]
+
+
+def test_an_indirect_input_has_no_tensor_map() -> None:
+    body, shape = tile({"i": 32}, [MAP], 32), ((128, 64), "f16")
+    error = refused(lambda: kernel_graph(body, {"x": shape}, {"y": (4,)}, hints={"cuda.indirect_inputs": ["x"]}))
+    assert "the input 'x' is indirect" in str(error)
+    assert "TmaDescriptor map" in error.statement
 
 
 @pytest.mark.parametrize(
@@ -409,6 +427,14 @@ def test_refused(stmts: Iterable[Any], kind: type[CompileError], text: str) -> N
     assert isinstance(error, kind)
     assert text in str(error)
     assert error.statement
+
+
+def test_registers_that_a_product_holds_when_the_loop_comes_round_are_refused() -> None:
+    halve = FragmentApply("c0", ElementwiseImpl("multiply"), ("c0", lit(0.5)), ("frag", "uniform"), in_place=True)
+    odd = StridedLoop(axis("k", 65), lit(0), lit(1), (halve, WgmmaFence(), *product(8), WgmmaCommit()), unroll=False)
+    error = refused(lambda: kernel(*accumulators(8), odd, WgmmaWait(0)))
+    assert "is in flight, which no wgmma.wait_group has ended" in str(error)
+    assert "FragmentApply" in error.statement
 
 
 def test_a_product_under_a_branch_of_lanes_is_refused() -> None:
