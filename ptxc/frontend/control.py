@@ -47,6 +47,7 @@ from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
+from ptxc.ir.kernel import Block
 from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Operand, Value
 
@@ -174,21 +175,23 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    trips = _trips(start, end, step)
-    factor = unroll_factor(trips, _cost(k, body), hinted)
+    trips, cost = _trips(start, end, step), _cost(k, body)
+    factor = unroll_factor(trips, cost, hinted)
     if trips and selects_fragments(k, body, var):
         # Registers have no address: which of a family of fragments is meant must be known.
         factor = trips
-    elif k.copies * factor * _cost(k, body) > _MOST_STATEMENTS:
+    elif k.copies * factor * cost > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
     if factor == trips:
         for trip in range(trips):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
     else:
-        _loop_block(
-            k, var, start, end, step, first, factor, assigned(k, body), lambda index: k.scoped(body, path, {var: index})
+        written = assigned(k, body)
+        header = _loop_block(
+            k, var, start, end, step, first, factor, written, lambda index: k.scoped(body, path, {var: index})
         )
+        header.unrolled = factor > 1 or cost > _LARGE_BODY
     k.copies //= factor
 
 
@@ -208,8 +211,11 @@ def counted(k: Lowering, start: Linear, end: Linear, step: Operand, body: Callab
 def _loop_block(
     k: Lowering, var: str, start: Linear, end: Linear, step: Linear, first: Operand, factor: int,
     carried_names: Iterable[str], body: Callable[[Linear], None],
-) -> None:  # fmt: skip
-    """Write the blocks of a loop whose body runs ``factor`` times a round. ``first``: whether it runs at all."""
+) -> Block:  # fmt: skip
+    """Write the blocks of a loop whose body runs ``factor`` times a round; return the first of them.
+
+    ``first``: whether it runs at all.
+    """
     e, b = k.expressions, k.builder
     stride = e.registers.scale(step, factor)
     limit, advance = e.register(end, 32), e.register(stride, 32)
@@ -220,7 +226,6 @@ def _loop_block(
     exit_block = b.new_block(f"done.{var}")
     values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
     header.params = [index, *values]
-    header.unrolled = factor > 1
     entry_args = [e.register(start, 32), *before]
     if first == TRUE:
         b.branch(header, entry_args)
@@ -249,6 +254,7 @@ def _loop_block(
         after = list(exit_block.params)
     b.start(exit_block)
     _rebind(k, carried, after)
+    return header
 
 
 def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
@@ -266,6 +272,9 @@ _FRAGMENT_WRITERS = frozenset(
     (BlockScaleLoad, LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma)
 )
 
+#: From how many statements on a body hides the loop's own instructions by itself.
+_LARGE_BODY = 36
+
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
@@ -281,26 +290,50 @@ def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
     ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
-    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions. The
-    assembler is told not to unroll further (:attr:`Block.unrolled`).
+    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions, or one
+    of a large body. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`).
     """
     if trips == 0:
         return 1
     if trips * cost <= (128 if hinted else 32):
         return trips
-    if cost > (256 if hinted else 24):
+    if cost > (256 if hinted else _LARGE_BODY):
         return 1
     return next(factor for factor in (4, 2, 1) if trips % factor == 0)
 
 
 def _cost(k: Lowering, body: Any) -> int:
-    """The statements in a body, nested ones included."""
+    """The statements that a body becomes: nested ones included, those of loops as often as they are written."""
     key = id(body)
     cost = k.costs.get(key)
     if cost is None:
-        cost = sum(1 + sum(_cost(k, inner) for inner in stmt.nested()) for stmt in body)
+        cost = 0
+        for stmt in body:
+            inner = sum(_cost(k, nested) for nested in stmt.nested())
+            if type(stmt) in (Loop, StridedLoop):
+                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll)
+            cost += 1 + inner
         k.costs[key] = cost
     return cost
+
+
+def _literal_trips(stmt: Loop | StridedLoop) -> int:
+    """How often a loop runs whose bounds are written as numbers, 0 for another."""
+    if not stmt.axis.extent.is_static:
+        return 0
+    extent = int(stmt.axis.extent.as_static())
+    if isinstance(stmt, Loop):
+        return extent
+    start, step = _literal(stmt.start), _literal(stmt.step)
+    if stmt.end is not None or start is None or step is None or step < 1:
+        return 0
+    return max(-(-(extent - start) // step), 0)
+
+
+def _literal(expr: Any) -> int | None:
+    """The number that an expression spells, if it is nothing but a number."""
+    value = expr if isinstance(expr, int) else getattr(expr, "value", None)
+    return value if isinstance(value, int) else None
 
 
 # ------------------------------------------------------------------------------------------------------ conditions

@@ -81,12 +81,33 @@ def test_loops_to_an_expression_of_sizes() -> None:
     ("trips", "cost", "hinted", "factor"),
     [
         (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (10, 4, False, 2),
-        (16, 25, False, 1), (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4), (64, 256, True, 4),
-        (64, 257, True, 1),
+        (16, 36, False, 4), (16, 37, False, 1), (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4),
+        (64, 256, True, 4), (64, 257, True, 1),
     ],
 )  # fmt: skip
 def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, factor: int) -> None:
     assert unroll_factor(trips, cost, hinted) == factor
+
+
+def outer_loops(*body: Any, trips: int = 41) -> tuple[int, int]:
+    """How often a row of ``body`` is loaded in a loop's text, and how many loops the assembler is to leave alone."""
+    loop = Loop(axis("k", trips), (ROW, *body, SUM))
+    ptx = compiled(kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64, 64)}, {"y": (64,)})).ptx
+    return ptx.count("ld.global"), ptx.count('.pragma "nounroll"')
+
+
+def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
+    inner = Loop(axis("j", 8), (Assign("t", "add", ("v", "v")),), unroll=True)
+    assert outer_loops(trips=40) == (4, 1)
+    assert outer_loops(inner, trips=40) == (4, 1)
+    assert outer_loops(*[inner] * 4, trips=40) == (1, 1)
+
+
+def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled_or_a_large_body() -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(40)]
+    assert outer_loops() == (1, 0)
+    assert outer_loops(trips=40) == (4, 1)
+    assert outer_loops(*filler) == (1, 1)
 
 
 def test_every_factor_of_unrolling_computes_the_same() -> None:
