@@ -53,16 +53,27 @@ class CudaText:
     entry: str
     source: str
     specific: bool
-    #: Bytes of dynamic shared memory that Emmy's launcher gives it.
+    #: Threads of a CTA, and bytes of dynamic shared memory, as Emmy's launcher has them.
+    threads: int
     dynamic_shared: int
 
 
 def cuda_texts(graph: Graph, target: str) -> list[CudaText]:
     """Emmy's CUDA text of each kernel of a graph. Raises UnsupportedError where its lowering fails."""
-    return [
-        CudaText(op.kernel_name, op.kernel_source, _is_specific(op), _dynamic_shared(op))
-        for op in _cuda_ops(graph, target)
-    ]
+    from emmy.compiler.ir.cuda.ir import resolve_dim
+
+    ops = _cuda_ops(graph, target)
+    with _failing_lowering():
+        return [
+            CudaText(
+                op.kernel_name,
+                op.kernel_source,
+                _is_specific(op),
+                math.prod(int(resolve_dim(extent, {})) for extent in op.block),
+                _dynamic_shared(op),
+            )
+            for op in ops
+        ]
 
 
 def cuda_kernels(graph: Graph, target: str, problem: Problem) -> list[CudaKernel]:
