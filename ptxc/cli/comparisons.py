@@ -12,6 +12,9 @@ from ptxc.comparison.work import Region, Unit
 
 _NONE = "-"
 
+#: Characters of a kernel's name in the table.
+_LONGEST = 72
+
 #: What a unit of work is called.
 _UNITS = {
     Unit.PRODUCT: "2,048 multiply-adds of a warp (an HMMA.16816)",
@@ -29,7 +32,9 @@ def report(rows: Sequence[Comparison]) -> str:
     if len(rows) == 1:
         return _in_full(rows[0])
     parts = [_lines(rows)]
-    notes = [f"{_name(row)}: {printable(note)}" for row in rows for note in row.notes]
+    notes = [f"{printable(row.file)}: {printable(note)}" for row in rows for note in row.notes]
+    if any("*" in _ratio(row) for row in rows):
+        notes.append("* one build has a loop with the work, the other has unrolled it: its region is the whole kernel")
     if notes:
         parts.append("\n".join(notes))
     return "\n\n".join([*parts, *_summary(rows)])
@@ -119,13 +124,12 @@ def _lines(rows: Sequence[Comparison]) -> str:
     """A line for each kernel, each figure as ptxc's and nvcc's."""
     heading = ("kernel", "target", "registers", "spills", "occupancy", "SASS", "work", "SASS for it", "ratio", "CPU")
     lines: list[tuple[str, ...]] = [heading]
-    for row in rows:
+    for name, row in zip(_names(rows), rows, strict=True):
         builds = (row.ptxc, row.nvcc)
-        ratio = f"{row.per_work:.2f}" if row.per_work is not None else _NONE
         faster = f"{row.nvcc.ptx_seconds / row.ptxc.ptx_seconds:.0f}x" if row.ptxc and row.nvcc else _NONE
         lines.append(
             (
-                _name(row),
+                name,
                 row.target,
                 _pair(builds, lambda build: f"{build.resources.registers}"),
                 _pair(builds, lambda build: f"{build.spilled}"),
@@ -133,7 +137,7 @@ def _lines(rows: Sequence[Comparison]) -> str:
                 _pair(builds, lambda build: f"{build.code.size}"),
                 _SHORT[row.unit] if any(builds) else _NONE,
                 "/".join(f"{region.per_work(row.unit):.2f}" if region else _NONE for region in row.hottest),
-                ratio,
+                _ratio(row),
                 faster,
             )
         )
@@ -144,12 +148,26 @@ def _pair(builds: Sequence[Build | None], figure: Callable[[Build], str]) -> str
     return "/".join(figure(build) if build else _NONE for build in builds)
 
 
-def _name(row: Comparison, most: int = 60) -> str:
-    """The file's name, and what is before its last folder where that tells more; the middle left out if it is long."""
-    name = printable(os.path.basename(row.file).removesuffix(".json").removesuffix(".ir"))
-    if row.kernel not in name:
-        name = f"{name}: {printable(row.kernel)}"
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}...{name[-(most - most // 2 - 2) :]}"
+def _ratio(row: Comparison) -> str:
+    """The ratio of the SASS for a unit of work; marked where one build's region is a loop and the other's is none."""
+    if row.per_work is None:
+        return _NONE
+    one_is_a_loop = len({region.address is None for region in row.hottest if region}) > 1
+    return f"{row.per_work:.2f}{'*' if one_is_a_loop else ''}"
+
+
+def _names(rows: Sequence[Comparison]) -> list[str]:
+    """What tells the rows apart: the files' names below their common folder, the kernels' where a file has several."""
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(row.file)) for row in rows])
+    files = [os.path.relpath(row.file, folder).removesuffix(".json").removesuffix(".ir") for row in rows]
+    names = [f"{file}: {row.kernel}" if files.count(file) > 1 else file for file, row in zip(files, rows, strict=True)]
+    return [_shortened(printable(name)) for name in names]
+
+
+def _shortened(name: str) -> str:
+    """A name without its middle where it is long."""
+    half = _LONGEST // 2 - 2
+    return name if len(name) <= _LONGEST else f"{name[:half]}...{name[-half:]}"
 
 
 def _summary(rows: Sequence[Comparison]) -> list[str]:

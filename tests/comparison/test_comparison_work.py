@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from comparison_lab import loop
 from test_comparison_loops import code
 
 from ptxc.comparison.sass import Kind, parse
@@ -15,13 +16,6 @@ DATA = Path(__file__).parent / "data"
 
 def recorded(name: str) -> Code:
     return analyse(parse((DATA / f"{name}.sass").read_text()))
-
-
-def loop(body: str, before: str = "S2R R0", behind: str = "") -> Code:
-    """A kernel with one loop."""
-    first, *others = body.split("; ")
-    lines = [before, f"{first} # loop", *others, "@P0 BRA loop", *filter(None, [behind]), "EXIT"]
-    return analyse(code("\n".join(lines)))
 
 
 def test_unrolled_and_not_are_compared_by_work() -> None:
