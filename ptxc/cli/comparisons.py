@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ptxc.cli.messages import printable, table
@@ -32,9 +33,7 @@ def report(rows: Sequence[Comparison]) -> str:
     if len(rows) == 1:
         return _in_full(rows[0])
     parts = [_lines(rows)]
-    notes = [f"{printable(row.file)}: {printable(note)}" for row in rows for note in row.notes]
-    if any("*" in _ratio(row) for row in rows):
-        notes.append("* one build has a loop with the work, the other has unrolled it: its region is the whole kernel")
+    notes = _notes(rows)
     if notes:
         parts.append("\n".join(notes))
     return "\n\n".join([*parts, *_summary(rows)])
@@ -149,11 +148,18 @@ def _pair(builds: Sequence[Build | None], figure: Callable[[Build], str]) -> str
 
 
 def _ratio(row: Comparison) -> str:
-    """The ratio of the SASS for a unit of work; marked where one build's region is a loop and the other's is none."""
-    if row.per_work is None:
-        return _NONE
-    one_is_a_loop = len({region.address is None for region in row.hottest if region}) > 1
-    return f"{row.per_work:.2f}{'*' if one_is_a_loop else ''}"
+    """The ratio of the SASS for a unit of work, marked where the regions are not alike."""
+    return _NONE if row.per_work is None else f"{row.per_work:.2f}{'' if row.alike else '*'}"
+
+
+def _notes(rows: Sequence[Comparison]) -> list[str]:
+    """What is to be said of rows; what is said of many, once."""
+    counts = Counter(note for row in rows for note in row.notes)
+    said = [f"{count} kernels: {printable(note)}" for note, count in counts.items() if count > 1]
+    said += [f"{printable(row.file)}: {printable(note)}" for row in rows for note in row.notes if counts[note] == 1]
+    if any(row.per_work is not None and not row.alike for row in rows):
+        said.append("* the regions are not alike: a loop that one compiler unrolled, or moved work out of")
+    return said
 
 
 def _names(rows: Sequence[Comparison]) -> list[str]:

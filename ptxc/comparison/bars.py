@@ -84,12 +84,23 @@ def _instructions(rows: Sequence[Comparison]) -> list[Bar]:
     above = sorted((pair for pair in ratios if pair[0] > PER_WORK_MOST), key=lambda pair: -pair[0])
     missed = tuple((row, f"{ratio:.2f} times nvcc's, {_both_loops(row)}") for ratio, row in above)
     mean = statistics.geometric_mean(ratio for ratio, _ in ratios)
+    alike = [ratio for ratio, row in ratios if row.alike]
     in_all = statistics.geometric_mean(a.code.size / b.code.size for a, b in (row.both for row in rows if row.both))
+    name = "SASS for a unit of work in the hottest loop, ptxc / nvcc, geometric mean"
     return [
-        Bar("SASS for a unit of work in the hottest loop, ptxc / nvcc, geometric mean", f"{mean:.3f}", mean),
+        Bar(name, f"{mean:.3f}", mean),
+        *_mean_of_alike(alike),
         Bar(f"more than {PER_WORK_MOST:.2f} of nvcc's SASS for a unit of work", str(len(above)), len(above), missed),
         Bar("SASS in all, ptxc / nvcc, geometric mean", f"{in_all:.3f}", in_all),
     ]
+
+
+def _mean_of_alike(ratios: Sequence[float]) -> list[Bar]:
+    """The same of those whose hottest regions are of one sort, where there are any."""
+    if not ratios:
+        return []
+    mean = statistics.geometric_mean(ratios)
+    return [Bar(f"  of the {len(ratios)} whose regions are alike", f"{mean:.3f}", mean)]
 
 
 def _both_loops(row: Comparison) -> str:
@@ -97,7 +108,8 @@ def _both_loops(row: Comparison) -> str:
     ours, theirs = row.hottest
     assert ours is not None
     assert theirs is not None
-    return f"{ours.per_work(row.unit):.2f} and {theirs.per_work(row.unit):.2f} instructions for a {row.unit}"
+    unlike = "" if row.alike else " (regions not alike)"
+    return f"{ours.per_work(row.unit):.2f} and {theirs.per_work(row.unit):.2f} instructions for a {row.unit}{unlike}"
 
 
 def _seconds(rows: Sequence[Comparison]) -> list[Bar]:

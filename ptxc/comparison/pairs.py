@@ -17,6 +17,9 @@ from ptxc.errors import CompileError, InputError, UsageError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.reference.emmy import NVCC_TARGETS, CudaText
 
+#: How many times the global memory for a unit of work two loops that do the same may differ by.
+ALIKE = 1.1
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -52,6 +55,17 @@ class Comparison:
         ours, theirs = self.hottest
         return ours.per_work(self.unit) / theirs.per_work(self.unit) if ours and theirs else None
 
+    @property
+    def alike(self) -> bool:
+        """Whether the hottest regions are of one sort: both loops or both kernels, that move as much global memory for
+        a unit of work. Where they are not, one compiler unrolled a loop that the other kept, or moved work out of it.
+        """
+        ours, theirs = self.hottest
+        if not ours or not theirs or (ours.address is None) != (theirs.address is None):
+            return False
+        words = [region.work[Unit.WORD] / region.work[self.unit] for region in (ours, theirs)]
+        return max(words) <= ALIKE * min(words)
+
     def to_dict(self) -> dict[str, Any]:
         """All figures, as JSON takes them; docs/compare.md explains each key."""
         return {
@@ -61,6 +75,7 @@ class Comparison:
             "notes": list(self.notes),
             "unit": self.unit if self.ptxc or self.nvcc else None,
             "per_work_ratio": self.per_work,
+            "alike": self.alike,
             "ptxc": self.ptxc.to_dict(self.unit) if self.ptxc else None,
             "nvcc": self.nvcc.to_dict(self.unit) if self.nvcc else None,
         }

@@ -50,15 +50,34 @@ def test_registers_and_occupancy() -> None:
 
 
 def test_instructions_for_a_unit_of_work() -> None:
-    found = bars(
-        pair(build("FFMA R0; FFMA R0; IADD3 R1"), NVCC, "unrolled"), pair(build("FFMA R0; IADD3 R1; MOV R2"), NVCC, "slow")
-    )  # fmt: skip
-    assert found["SASS for a unit of work in the hottest loop, ptxc / nvcc, geometric mean"].value == pytest.approx(
-        2**0.5
-    )
+    unrolled, slow_one = build("FFMA R0; FFMA R0; IADD3 R1"), build("FFMA R0; IADD3 R1; MOV R2")
+    found = bars(pair(unrolled, NVCC, "unrolled"), pair(slow_one, NVCC, "slow"))
+    mean = found["SASS for a unit of work in the hottest loop, ptxc / nvcc, geometric mean"]
+    assert mean.value == found["  of the 2 whose regions are alike"].value == pytest.approx(2**0.5)
     slow = missed(found["more than 1.10 of nvcc's SASS for a unit of work"])
     assert slow == [("slow", "2.00 times nvcc's, 4.00 and 2.00 instructions for a float")]
     assert found["SASS in all, ptxc / nvcc, geometric mean"].value == pytest.approx(1.5)
+
+
+def test_regions_that_are_not_alike() -> None:
+    copying = build("FFMA R0; LDG.E R1; LDG.E R2")
+    row = pair(copying, build("FFMA R0; LDG.E R1"), "k")
+    assert row.per_work == pytest.approx(4 / 3)
+    assert not row.alike
+    assert pair(copying, build("FFMA R0; LDG.E.64 R1")).alike
+    assert not pair(build(), None).alike
+    found = bars(row)
+    assert not any(name.startswith("  of the") for name in found)
+    assert missed(found["more than 1.10 of nvcc's SASS for a unit of work"])[0][1].endswith("(regions not alike)")
+    text = report([row, pair(build(), NVCC)])
+    assert " 1.33*  " in text
+    assert "* the regions are not alike" in text
+
+
+def test_notes_of_many_are_said_once() -> None:
+    rows = [pair(build(), NVCC, name, "built for sm_75", *more) for name, more in (("a", ()), ("b", ("odd",)))]
+    text = report(rows)
+    assert "2 kernels: built for sm_75\nkernels/b.json: odd\n" in text
 
 
 def test_cpu_time() -> None:
