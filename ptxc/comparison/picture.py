@@ -68,6 +68,9 @@ def _panel(axes: Axes, rows: Sequence[Comparison], title: str, below: str, x: _F
     ratio = "nvcc / ptxc" if y is _seconds else "ptxc / nvcc"
     axes.set(xscale="log", yscale="log", title=title, xlabel=below, ylabel=ratio)
     axes.grid(alpha=0.3)
+    for axis in (axes.xaxis, axes.yaxis):  # 0.6, not 6 x 10^-1
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}" if axis is axes.yaxis else "")
 
 
 def _of(figure: Callable[[Build], float]) -> _Figure:
