@@ -28,7 +28,6 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -36,53 +35,24 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ptxc.corpus import Entry, entries
 from ptxc.driver import Options, compile_kernel
-from ptxc.errors import CompileError
+from ptxc.errors import CompileError, ToolchainError, UnsupportedError
 from ptxc.frontend.reader import kernel_nodes, read_graph
-from ptxc.toolchain import assemble, find_tool, run_timed
+from ptxc.reference.emmy import NVCC_TARGETS, CudaText, compile_cuda, cuda_texts, suffixed
+from ptxc.toolchain import assemble
 
 SHARED = Path(os.environ.get("PTXC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "corpus"
 _COMPILATIONS = 2
 #: Characters of a line where the output is no terminal.
 _WIDTH = 150
-_NVCC_LIMIT = 600.0
-#: CUDA 13's nvcc knows no sm_70. What it makes for the next target is as much work.
-_NVCC_TARGETS = {"sm_70": "sm_75"}
-
-
-class Entry(NamedTuple):
-    """One kernel of a corpus."""
-
-    path: Path
-    card: str
-    target: str
-    family: str
-
-
-def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
-    """The kernels of a folder, in the order of its manifest; ``target`` is for those without one."""
-    manifest = folder / "MANIFEST.jsonl"
-    if manifest.exists():
-        rows = (json.loads(line) for line in manifest.read_text().splitlines())
-        return [Entry(folder / row["file"], row["card"], row["target"], family(row["row"])) for row in rows]
-    return [Entry(path, folder.name, target, family(path.stem)) for path in sorted(folder.glob("*.json"))]
-
-
-def family(row: str) -> str:
-    """What a row of a golden file is about: its kernel's name without numbers, or its first part.
-
-    ``llama31.k_linear_mean_reduce_cdec1e.dynamic.9e5c`` is of the family ``linear_mean_reduce``, ``matmul.square.512``
-    of ``matmul``.
-    """
-    named = re.search(r"(?:^|\.)k_(\w+?)_[0-9a-f]{6}(?:\.|$)", row)
-    return named[1] if named else row.partition(".")[0].removeprefix("k_")
 
 
 # --------------------------------------------------------------------------------------------------------- results
@@ -213,38 +183,27 @@ class Runner:
         figures = self.results.get(key)
         if figures is None:
             with self._alone:
-                text, specific = cuda_text(entry)
-            target = _NVCC_TARGETS.get(entry.target, entry.target) + ("a" if specific else "")
-            figures = self.results.add(key, {"cpu_us": nvcc_us(text, target)})
+                texts = cuda_text(entry)
+            # What it makes for the next target is as much work.
+            target = NVCC_TARGETS.get(entry.target, entry.target)
+            figures = self.results.add(key, {"cpu_us": sum(nvcc_us(text, target) for text in texts)})
         return float(figures["cpu_us"])
 
 
-def cuda_text(entry: Entry) -> tuple[str, bool]:
-    """Emmy's CUDA text of a kernel, and whether it needs a target's own features. Empty where Emmy fails."""
-    from emmy.compiler.backend.plan import KernelSpec
-    from emmy.compiler.ir.cuda.ir import CudaOp
-    from emmy.compiler.pipeline import Pipeline
-    from emmy.compiler.target import parse_sm, set_target
-
+def cuda_text(entry: Entry) -> list[CudaText]:
+    """Emmy's CUDA text of each kernel of a file. None where Emmy fails."""
     try:
-        set_target(parse_sm(entry.target))
-        lowered = Pipeline.build(["lowering/cuda"]).run(read_graph(entry.path))
-    except Exception:  # Emmy raises whatever is at hand
-        return "", False
-    ops = [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
-    return "\n".join(op.kernel_source for op in ops), any(KernelSpec.from_op(op).arch_specific for op in ops)
+        return cuda_texts(read_graph(entry.path), entry.target)
+    except UnsupportedError:
+        return []
 
 
-def nvcc_us(text: str, target: str) -> float:
+def nvcc_us(text: CudaText, target: str) -> float:
     """CPU microseconds of ``nvcc --ptx`` and its children; 0 where it refuses the text."""
-    if not text:
+    try:
+        return compile_cuda(text.source, suffixed(target, text.specific))[1] * 1e6
+    except ToolchainError:
         return 0.0
-    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
-        source = Path(folder, "kernel.cu")
-        source.write_text(text, encoding="utf-8")
-        command = [str(find_tool("nvcc")), "--ptx", f"-arch={target}", "-o", f"{folder}/kernel.ptx", str(source)]
-        status, _, seconds = run_timed(command, _NVCC_LIMIT)
-        return 0.0 if status else seconds * 1e6
 
 
 def run_all(chosen: Sequence[Entry], runner: Runner, jobs: int, console: Console) -> Generator[Outcome]:

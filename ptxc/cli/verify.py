@@ -165,11 +165,10 @@ class Verification:
 
     def compile_with_nvcc(self, source: Source, target: str) -> None:
         """The same of nvcc's PTX of Emmy's CUDA text for ``target``; a note says why not, where that cannot be had."""
-        from ptxc.reference.emmy import cuda_kernels, nvcc_ptx
+        from ptxc.reference.emmy import cuda_kernels, nvcc_options, nvcc_ptx
         from ptxc.toolchain import find_tool
 
-        options = ["-use_fast_math"] if source.options.math == "fast" else []
-        options += [] if source.options.fma else ["--fmad=false"]
+        options = nvcc_options(source.options)
         try:
             find_tool("nvcc")
             kernels = cuda_kernels(_graph(source), target, self.problem)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,20 @@ from ptxc.errors import InputError, ToolchainError, UnsupportedError
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
 from ptxc.reference.steps import Step, in_order
-from ptxc.toolchain import find_tool
+from ptxc.toolchain import find_tool, run_timed
 
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
     from emmy.compiler.ir.base import ConstantOp
     from emmy.compiler.ir.cuda.ir import CudaOp
 
+    from ptxc.driver import Options
+
 #: Seconds that nvcc may take for a kernel.
 TIME_LIMIT = 300.0
+
+#: The target that stands in for one that CUDA 13's nvcc does not know any more.
+NVCC_TARGETS = {"sm_70": "sm_75", "sm_72": "sm_75"}
 
 
 # ---------------------------------------------------------------------------------------- its CUDA text, by nvcc
@@ -41,24 +46,76 @@ class CudaKernel:
     specific: bool
 
 
+@dataclass(frozen=True, slots=True)
+class CudaText:
+    """A kernel as Emmy renders it, as far as it can be told without the sizes known at run time."""
+
+    entry: str
+    source: str
+    specific: bool
+    #: Threads of a CTA, and bytes of dynamic shared memory, as Emmy's launcher has them.
+    threads: int
+    dynamic_shared: int
+
+
+def cuda_texts(graph: Graph, target: str) -> list[CudaText]:
+    """Emmy's CUDA text of each kernel of a graph. Raises UnsupportedError where its lowering fails."""
+    from emmy.compiler.ir.cuda.ir import resolve_dim
+
+    ops = _cuda_ops(graph, target)
+    with _failing_lowering():
+        return [
+            CudaText(
+                op.kernel_name,
+                op.kernel_source,
+                _is_specific(op),
+                math.prod(int(resolve_dim(extent, {})) for extent in op.block),
+                _dynamic_shared(op),
+            )
+            for op in ops
+        ]
+
+
 def cuda_kernels(graph: Graph, target: str, problem: Problem) -> list[CudaKernel]:
     """The kernels of a graph by way of Emmy's CUDA lowering. Raises UnsupportedError where that fails."""
-    from emmy.compiler.backend.plan import KernelSpec
+    ops = _cuda_ops(graph, target)
+    with _failing_lowering():
+        found = [CudaKernel(_step(op, problem), op.kernel_source, _is_specific(op)) for op in ops]
+    order = in_order([kernel.step for kernel in found])
+    return sorted(found, key=lambda kernel: order.index(kernel.step))
+
+
+def _cuda_ops(graph: Graph, target: str) -> list[CudaOp]:
+    """What Emmy's lowering makes of a graph; the target is Emmy's, for all threads."""
     from emmy.compiler.ir.cuda.ir import CudaOp
     from emmy.compiler.pipeline import Pipeline
     from emmy.compiler.target import parse_sm, set_target
 
-    try:
+    with _failing_lowering():
         set_target(parse_sm(target.rstrip("af")))
         lowered = Pipeline.build(["lowering/cuda"]).run(graph)
-        ops = [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
-        found = [CudaKernel(_step(op, problem), op.kernel_source, KernelSpec.from_op(op).arch_specific) for op in ops]
+        return [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
+
+
+@contextmanager
+def _failing_lowering() -> Iterator[None]:
+    """Emmy raises whatever is at hand."""
+    try:
+        yield
     except UnsupportedError:
         raise
-    except Exception as error:  # Emmy raises whatever is at hand
+    except Exception as error:
         raise UnsupportedError(f"Emmy's CUDA lowering fails: {type(error).__name__}: {error}") from error
-    order = in_order([kernel.step for kernel in found])
-    return sorted(found, key=lambda kernel: order.index(kernel.step))
+
+
+def _is_specific(op: CudaOp) -> bool:
+    from emmy.compiler.backend.plan import KernelSpec
+
+    return bool(KernelSpec.from_op(op).arch_specific)
+
+
+def _dynamic_shared(op: CudaOp) -> int:
+    return op.smem_bytes if "extern __shared__" in op.kernel_source else 0
 
 
 def _step(op: CudaOp, problem: Problem) -> Step:
@@ -88,7 +145,7 @@ def _step(op: CudaOp, problem: Problem) -> Step:
     launch = Launch(
         grid=(grid[0], grid[1], grid[2]),
         block=(block[0], block[1], block[2]),
-        dynamic_shared=op.smem_bytes if "extern __shared__" in op.kernel_source else 0,
+        dynamic_shared=_dynamic_shared(op),
         static_shared=0,
         parameters=tuple(parameters),
         runtime=tuple(RuntimeInteger(name, (), serial.get(name, 0)) for name in op.runtime_args),
@@ -100,23 +157,37 @@ def _step(op: CudaOp, problem: Problem) -> Step:
 
 def nvcc_ptx(kernel: CudaKernel, target: str, options: Sequence[str] = ()) -> str:
     """nvcc's PTX of a kernel. Raises ToolchainError where there is no nvcc, or it refuses the text."""
+    try:
+        return compile_cuda(kernel.source, suffixed(target, kernel.specific), options)[0]
+    except ToolchainError as error:
+        error.at(kernel=kernel.step.entry)
+        raise
+
+
+def nvcc_options(options: Options) -> list[str]:
+    """What nvcc is told so that its arithmetic is that of ptxc's ``options``."""
+    told = ["-use_fast_math"] if options.math == "fast" else []
+    return told if options.fma else [*told, "--fmad=false"]
+
+
+def suffixed(target: str, specific: bool) -> str:
+    """The target that nvcc is to compile for: with its own features where the text needs them."""
+    return f"{target}a" if specific and not target.endswith("a") else target
+
+
+def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> tuple[str, float]:
+    """nvcc's PTX of a CUDA text, and the CPU seconds that it took, its children's too. Raises ToolchainError."""
     nvcc = find_tool("nvcc")
-    arch = f"{target}a" if kernel.specific and not target.endswith("a") else target
     with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
-        source = Path(folder, "kernel.cu")
-        source.write_text(kernel.source, encoding="utf-8")
-        output = source.with_suffix(".ptx")
-        command = [str(nvcc), "--ptx", f"-arch={arch}", *options, "-o", str(output), str(source)]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=TIME_LIMIT
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ToolchainError(f"{nvcc} does not run: {error}") from error
-        if done.returncode or not output.exists():
-            said = (done.stderr or done.stdout).strip().replace(str(source), "kernel.cu")
-            raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500]}", kernel=kernel.step.entry)
-        return output.read_text(encoding="utf-8")
+        file = Path(folder, "kernel.cu")
+        file.write_text(source, encoding="utf-8")
+        output = file.with_suffix(".ptx")
+        command = [str(nvcc), "--ptx", f"-arch={arch}", *options, "-o", str(output), str(file)]
+        status, said, seconds = run_timed(command, TIME_LIMIT)
+        if status or not output.exists():
+            said = said.strip().replace(str(file), "kernel.cu")
+            raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500]}")
+        return output.read_text(encoding="utf-8"), seconds
 
 
 # ----------------------------------------------------------------------------------------- a program, by NumPy

@@ -14,11 +14,12 @@ from pathlib import Path
 import corpus
 import pytest
 from conftest import SHARED
-from corpus import Entry, Outcome, Results, Runner, entries, errors, family, kind_of, run_all, table
+from corpus import Outcome, Results, Runner, errors, kind_of, run_all, table
 from rich.console import Console
 
 import ptxc
-from ptxc.errors import TargetError
+from ptxc.corpus import Entry, entries, family
+from ptxc.errors import InputError, TargetError
 from ptxc.toolchain import assemble
 
 FOLDER = SHARED / "emmy-corpus"
@@ -107,3 +108,10 @@ def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
     assert entries(tmp_path, "sm_75") == [
         Entry(tmp_path / "a.k_softmax_0123ab.json", tmp_path.name, "sm_75", "softmax")
     ]
+
+
+@pytest.mark.parametrize("row", ["{", "[]", '{"file": "a.json"}', '{"file": 1, "card": "", "target": "", "row": ""}'])
+def test_a_manifest_that_is_none(row: str, tmp_path: Path) -> None:
+    (tmp_path / "MANIFEST.jsonl").write_text(f"\n{row}\n")
+    with pytest.raises(InputError, match=r"MANIFEST\.jsonl: line 2 "):
+        entries(tmp_path)

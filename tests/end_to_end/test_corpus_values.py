@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from bench15 import WHOLE
 from conftest import SHARED
-from corpus import Entry, entries
 
 from ptxc.cli import launching
 from ptxc.cli.sources import Source
 from ptxc.cli.verify import NVCC, PTXC, REFERENCE, Verification
+from ptxc.corpus import Entry, entries
 from ptxc.driver import Options, compile
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference import buffers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -175,23 +174,26 @@ def test_text_that_nvcc_refuses() -> None:
 def test_options_and_the_target_reach_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
-    def run(command: list[str], **_: Any) -> Any:
+    def run(command: list[str], _: float) -> tuple[int, str, float]:
         seen.append(command)
         Path(command[command.index("-o") + 1]).write_text("ptx")
-        return subprocess.CompletedProcess(command, 0, "", "")
+        return 0, "", 1.0
 
     monkeypatch.setattr(emmy, "find_tool", lambda name: tmp_path / name)
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(emmy, "run_timed", run)
     step = row_sum()[1][0]
     assert nvcc_ptx(CudaKernel(step, "text", True), "sm_90", ["--fmad=false"]) == "ptx"
     assert {"-arch=sm_90a", "--fmad=false", "--ptx"} <= set(seen[0])
 
-    def hang(command: list[str], **_: Any) -> Any:
-        raise subprocess.TimeoutExpired(command, 1)
 
-    monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(ToolchainError, match="does not run"):
-        nvcc_ptx(CudaKernel(step, "text", False), "sm_90")
+def test_an_nvcc_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\nsleep 60\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PTXC_NVCC", str(nvcc))
+    monkeypatch.setattr(emmy, "TIME_LIMIT", 0.1)
+    with pytest.raises(ToolchainError, match=r"k_y_reduce: .*nvcc took longer than 0\.1 s and was ended"):
+        nvcc_ptx(CudaKernel(row_sum()[1][0], "text", False), "sm_90")
 
 
 def test_there_is_no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,153 @@
+"""Both ways from a kernel to machine code: ptxc's PTX, and nvcc's PTX of Emmy's CUDA text, each through ptxas.
+
+nvcc's way is taken in the two steps that `nvcc --cubin` takes itself (`nvcc --ptx`, then ptxas with its default
+options), so that one run tells the time of each, and of both builds the same ptxas makes the machine code.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ptxc.comparison.cache import Cache, digest
+from ptxc.comparison.occupancy import Occupancy, occupancy
+from ptxc.comparison.sass import Kind, disassemble, parse
+from ptxc.comparison.work import Code, Region, Unit, analyse
+from ptxc.driver import Options, compile_kernel, graph_of
+from ptxc.reference.emmy import CudaText, compile_cuda, cuda_texts, nvcc_options, suffixed
+from ptxc.target import parse_target
+from ptxc.toolchain import Resources, assemble, find_tool, find_tools, run_timed
+
+if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+
+    from ptxc.frontend.reader import KernelNode
+
+#: Emmy's lowering has a target for all threads, and compilations are timed: one at a time.
+_ALONE = Lock()
+
+#: ptxc compiles a kernel so often, the best counting, unless that takes more CPU seconds.
+_ROUNDS, _ENOUGH = 5, 1.0
+
+
+@dataclass(frozen=True)
+class Build:
+    """One compiler's build of a kernel."""
+
+    target: str
+    #: CPU seconds to PTX, and of ptxas.
+    ptx_seconds: float
+    ptxas_seconds: float
+    ptx_lines: int
+    resources: Resources
+    occupancy: Occupancy
+    code: Code
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of the whole way."""
+        return self.ptx_seconds + self.ptxas_seconds
+
+    @property
+    def spilled(self) -> int:
+        """Bytes that a thread's registers are spilled by, stored and loaded."""
+        return self.resources.spill_stores + self.resources.spill_loads
+
+    def to_dict(self, unit: Unit) -> dict[str, Any]:
+        """All figures, as JSON takes them; ``unit`` is what work is counted in."""
+        used = asdict(self.resources)
+        used["constant_banks"] = {str(bank): size for bank, size in self.resources.constant_banks.items()}
+        return {
+            "target": self.target,
+            "ptx_seconds": self.ptx_seconds,
+            "ptxas_seconds": self.ptxas_seconds,
+            "ptx_lines": self.ptx_lines,
+            **used,
+            "occupancy": asdict(self.occupancy),
+            "instructions": self.code.size,
+            "loops": [_region(loop, unit) for loop in self.code.loops],
+            "hottest": _region(self.code.hottest(unit), unit),
+        }
+
+
+def _region(region: Region, unit: Unit) -> dict[str, Any]:
+    """The figures of a loop as JSON takes them."""
+    amount = region.work[unit]
+    return {
+        "address": region.address,
+        "depth": region.depth,
+        "instructions": region.instructions,
+        "kinds": {str(kind): region.kinds[kind] for kind in Kind if kind in region.kinds},
+        "work": {str(unit): work for unit, work in region.work.items()},
+        "per_work": region.instructions / amount if amount else None,
+    }
+
+
+def build_with_ptxc(node: KernelNode, graph: Graph, options: Options, kept: Cache) -> Build:
+    """ptxc's build of a kernel. Raises CompileError."""
+    with _ALONE:
+        seconds, spent = float("inf"), 0.0
+        for _ in range(_ROUNDS):
+            before = time.thread_time()
+            kernel = compile_kernel(node, graph, options)
+            took = time.thread_time() - before
+            seconds, spent = min(seconds, took), spent + took
+            if spent > _ENOUGH:
+                break
+    launch = kernel.launch
+    assert launch is not None
+    return _build(kernel.name, kernel.ptx, kernel.target, seconds, math.prod(launch.block), launch.dynamic_shared, kept)
+
+
+def emmys_texts(source: bytes, options: Options, kept: Cache) -> list[CudaText]:
+    """Emmy's CUDA text of the kernels of the file that holds ``source``. Raises UnsupportedError where Emmy fails."""
+
+    def lower() -> list[dict[str, Any]]:
+        with _ALONE:  # and on a graph of its own, which it may change
+            return [asdict(text) for text in cuda_texts(graph_of(io.BytesIO(source)), options.target)]
+
+    key = digest("cuda", version("emmy-ml"), options.target, source)
+    return [CudaText(**fields) for fields in kept.find(key, lower)]
+
+
+def build_with_nvcc(text: CudaText, options: Options, kept: Cache) -> Build:
+    """nvcc's build of a kernel. Raises ToolchainError."""
+    target, told = suffixed(options.target, text.specific), nvcc_options(options)
+    key = digest("nvcc", _version("nvcc"), target, *told, text.source)
+    ptx, seconds = kept.find(key, lambda: compile_cuda(text.source, target, told))
+    return _build(text.entry, ptx, target, seconds, text.threads, text.dynamic_shared, kept)
+
+
+def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dynamic_shared: int, kept: Cache) -> Build:
+    """The build of which ``ptx`` is known already. Raises ToolchainError where ptxas refuses it."""
+    key = digest("ptxas", _version("ptxas"), _version("nvdisasm"), target, entry, ptx)
+    made: Mapping[str, Any] = kept.find(key, lambda: _assemble(entry, ptx, target))
+    banks = {int(bank): size for bank, size in made["resources"]["constant_banks"].items()}
+    used = Resources(**made["resources"] | {"constant_banks": banks})
+    fits = occupancy(parse_target(target), threads, used.registers, used.shared + dynamic_shared, used.barriers)
+    return Build(target, seconds, made["seconds"], ptx.count("\n"), used, fits, analyse(parse(made["sass"])))
+
+
+def _assemble(entry: str, ptx: str, target: str) -> dict[str, Any]:
+    assembly = assemble(ptx, target)
+    sass = disassemble(assembly.cubin)[entry]
+    return {"resources": asdict(assembly.kernels[entry]), "seconds": assembly.seconds, "sass": sass}
+
+
+@cache
+def _version(tool: str) -> str:
+    """What the tools of a name say that they are, those of other releases that may stand in included."""
+    return "\n".join(run_timed([str(path), "--version"], 30.0)[1] for path in find_tools(tool))
+
+
+def check_tools() -> None:
+    """Raise ToolchainError where one of CUDA's tools is missing."""
+    for name in ("nvcc", "ptxas", "nvdisasm"):
+        find_tool(name)

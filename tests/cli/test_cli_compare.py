@@ -1,0 +1,147 @@
+"""`ptxc compare`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_lab import ROW_MAX, TWO_KERNELS, VECTOR_ADD, ptxc
+
+from ptxc import comparison
+from ptxc.comparison import Cache, Comparison
+from ptxc.driver import Options
+
+TOOLS = ("nvcc", "ptxas", "nvdisasm")
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools that are found and never run, and a cache of the test's own."""
+    for name in TOOLS:
+        script = tmp_path / name
+        script.write_text("#!/bin/sh\nexit 1\n")
+        script.chmod(0o755)
+        monkeypatch.setenv(f"PTXC_{name.upper()}", str(script))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+
+@pytest.fixture
+def compared(tools: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The file and the target of each that is compared, with no compiler at work."""
+    seen = []
+
+    def compare(path: Path, options: Options, kept: Cache) -> list[Comparison]:
+        seen.append((path.name, options.target))
+        return [Comparison(str(path), path.stem, options.target, None, None, ("nvcc: not today",))]
+
+    monkeypatch.setattr(comparison, "compare_file", compare)
+    return seen
+
+
+@pytest.mark.needs("nvcc")
+@pytest.mark.needs("ptxas")
+@pytest.mark.needs("nvdisasm")
+def test_files_and_figures(tmp_path: Path) -> None:
+    figures, cache = tmp_path / "figures.json", tmp_path / "cache"
+    options = ("--cache", cache, "--jobs", 2, "--json", figures)
+    result = ptxc("compare", VECTOR_ADD, TWO_KERNELS, "--target", "sm_90", *options)
+    assert (result.status, result.err) == (0, "")
+    assert "3 kernels built by both, of 3" in result.out
+    shown = json.loads(figures.read_text())
+    assert [Path(row["file"]).name for row in shown["kernels"]] == [VECTOR_ADD.name, TWO_KERNELS.name, TWO_KERNELS.name]
+    assert all(row["target"] == "sm_90" and row["per_work_ratio"] for row in shown["kernels"])
+    assert list(cache.iterdir())
+    one = ptxc("compare", VECTOR_ADD, "--cache", cache)
+    assert one.out.startswith("k_z_pointwise for sm_89\n")
+
+
+def test_a_folder_with_a_manifest(tmp_path: Path, compared: list[tuple[str, str]]) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    for name, file in (("a.json", VECTOR_ADD), ("b.json", ROW_MAX)):
+        shutil.copy(file, folder / name)
+    assert ptxc("compare", folder).status == 0
+    assert sorted(compared) == [("a.json", "sm_89"), ("b.json", "sm_89")]
+    compared.clear()
+    rows = [
+        {"file": f"{name}.json", "card": "c", "target": f"sm_{sm}", "row": "r"} for name, sm in (("b", 90), ("a", 70))
+    ]
+    (folder / "MANIFEST.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = ptxc("compare", folder, "--jobs", 1)
+    assert compared == [("b.json", "sm_90"), ("a.json", "sm_70")]
+    assert "b       sm_90   " in result.out
+    assert "2 kernels: nvcc: not today" in result.out
+    compared.clear()
+    ptxc("compare", folder, "--jobs", 1, "--target", "sm_120")
+    assert compared == [("b.json", "sm_120"), ("a.json", "sm_120")]
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_file_that_is_no_kernel_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptxc.comparison.pairs.build_with_ptxc", fail)
+    (tmp_path / "odd.json").write_text("[]")
+    result = ptxc("compare", tmp_path / "odd.json", VECTOR_ADD)
+    assert result.status == 2
+    assert result.err.count("\n") == 1
+    assert "odd.json: " in result.err
+    assert result.out.startswith("k_z_pointwise for sm_89\n")
+
+
+def fail(*_: Any) -> Any:
+    from ptxc.errors import UnsupportedError
+
+    raise UnsupportedError("not today")
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "no file is given; name files of Kernel IR, or a folder of them"),
+        (["nowhere.json"], "there is no file 'nowhere.json'"),
+        ([VECTOR_ADD, "--jobs", "0"], "--jobs: '0' is no number of kernels"),
+        ([VECTOR_ADD, "--picture", "a.jpg"], "'a.jpg' is no picture's name"),
+        ([VECTOR_ADD, "--target", "sm_12"], "sm_12 is older than sm_70"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(args: list[str], message: str) -> None:
+    assert message in ptxc("compare", *args).message
+
+
+@pytest.mark.usefixtures("tools")
+def test_folders_without_kernels(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert "has no file *.json" in ptxc("compare", folder).message
+    (folder / "MANIFEST.jsonl").write_text('{"file": "k.json", "card": "c", "target": "sm_1", "row": "r"}')
+    assert "no target is called 'sm_1'" in ptxc("compare", folder).message
+    (folder / "MANIFEST.jsonl").write_text("odd")
+    assert "MANIFEST.jsonl: line 1 names no kernel" in ptxc("compare", folder).message
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_is_missing(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"PTXC_{tool.upper()}", "/nonexistent")
+    assert f"PTXC_{tool.upper()} is /nonexistent" in ptxc("compare", VECTOR_ADD).message
+
+
+def test_an_interruption_shows_what_there_is(
+    tmp_path: Path, compared: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = comparison.compare_file
+
+    def interrupted(path: Path, options: Options, kept: Cache) -> list[Comparison]:
+        if path == ROW_MAX:
+            raise KeyboardInterrupt
+        return quick(path, options, kept)
+
+    monkeypatch.setattr(comparison, "compare_file", interrupted)
+    figures = tmp_path / "figures.json"
+    result = ptxc("compare", VECTOR_ADD, ROW_MAX, TWO_KERNELS, "--jobs", "1", "--json", figures)
+    assert result.status == 130
+    assert "the same command goes on from there" in result.err
+    assert json.loads(figures.read_text())["kernels"][0]["file"] == str(VECTOR_ADD)
