@@ -224,7 +224,7 @@ class Expressions(Integers):
             hint = {"tid": "tid", "ctaid": "cta", "nctaid": "ctas"}[kind]
             value = self.memo.remember(key, self.builder.unary(opcodes.MOV, "u32", Sym(f"%{name}"), hint))
             least, most = (0, self.threads - 1) if kind == "tid" else (0 if kind == "ctaid" else 1, 2**31 - 1)
-            self.note(value, least, most)
+            self.note(value, least, most, depth=0)
         return self.registers.linear(value)
 
     # ---------------------------------------------------------------------------------------------- operations

@@ -252,7 +252,7 @@ class Memory:
         """The address of what lies ``terms`` elements and ``inside`` bytes after a shared array's start."""
         e = self.expressions
         base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
-        e.note(base, 0, INT_MAX)
+        e.note(base, 0, INT_MAX, depth=0)
         sum_ = {base: 1, **{value: coefficient * nbytes for value, coefficient in terms.items()}}
         register = e.register(e.registers.make(sum_, inside, False), 32)
         assert isinstance(register, Value)
@@ -290,14 +290,20 @@ class Memory:
     def _advance(self, pointer: Value, by: Linear, nbytes: int) -> Value:
         """``pointer`` moved by as many elements."""
         e = self.expressions
-        bits = e.bits(by)
-        index = e.register(by, bits)
+        bits, stride = e.bits(by), nbytes
+        value, coefficient = next(iter(by.terms.items()))
+        index: Operand = value
+        if len(by.terms) == 1 and value.type is B32 and abs(coefficient * nbytes) <= INT_MAX:
+            # The product of 64 bits is exact, whatever the range.
+            bits, stride = 32, coefficient * nbytes
+        else:
+            index = e.register(by, bits)
         mods, bank = (("lo", "s64"), B64) if bits == 64 else (("wide", "s32"), B32)
 
         def write() -> Value:
-            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, nbytes), pointer), "addr")
+            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, stride), pointer), "addr")
 
-        return e.memoised(("advance", pointer, index, nbytes), write)
+        return e.memoised(("advance", pointer, index, stride), write)
 
     def _paged(self, name: str, page: Paged, index: tuple[Expr, ...], plus: int) -> Mem:
         """An element of a paged buffer: its page's base from the table, then its place in the page."""
