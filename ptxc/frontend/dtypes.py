@@ -86,7 +86,7 @@ def element_type(name: str) -> ElementType:
     """The element type with Emmy's or C's ``name``. Raises UnsupportedError for an unknown one."""
     found = _TYPES.get(name) or _TYPES.get(_C_NAMES.get(name, ""))
     if found is None:
-        raise UnsupportedError(f"element type {name!r} is not supported yet")
+        raise UnsupportedError(f"element type {name!r} is not supported yet", hint=f"there are {', '.join(_TYPES)}")
     return found
 
 

@@ -324,7 +324,8 @@ class Integers:
 def check_constant(op: str, right: int) -> None:
     """Raises InputError where C does not define ``op`` with a right operand that is the constant ``right``."""
     if op in ("/", "//", "%") and right == 0:
-        raise InputError("a remainder of a division by zero" if op == "%" else "a division by zero")
+        what = "a remainder of a division by zero" if op == "%" else "a division by zero"
+        raise InputError(what, hint="C does not define it: check what the divisor was made of")
     if op in ("<<", ">>") and not 0 <= right < 2**31:
         raise InputError(f"a shift by {right}", hint="C defines shifts by 0 to the width only")
 
