@@ -61,8 +61,16 @@ def load(k: Lowering, stmt: TmaLoad, path: str) -> None:
         )
     if stmt.smem not in k.signature.shared:
         raise InputError(f"{stmt.smem!r} is no shared array", hint="a bulk copy fills shared memory")
-    flat = k.memory.flat_index(stmt.smem, stmt.smem_index)
-    k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // k.memory.type_of(stmt.smem).nbytes))
+    source, type = k.memory.type_of(described.buffer), k.memory.type_of(stmt.smem)
+    if source is not type:
+        hint = "a bulk copy converts nothing: declare both with one type"
+        raise InputError(f"boxes of {source.name} in {stmt.smem!r}, which is {type.name}", hint=hint)
+    flat, size = k.memory.flat_index(stmt.smem, stmt.smem_index), math.prod(described.box)
+    held = math.prod(k.signature.shared[stmt.smem].extents)
+    if flat.hi < 0 or flat.lo + size > held:
+        hint = f"it has {held}: begin earlier, or let the map's boxes be smaller"
+        raise InputError(f"a box of {size} elements leaves {stmt.smem!r}, which it fills from {flat.lo} on", hint=hint)
+    k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // type.nbytes))
     e = k.expressions
     coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in reversed(stmt.coords))
     destination, barrier = k.memory.address(stmt.smem, flat), _barrier(k, stmt.mbar, stmt.mbar_slot)

@@ -55,6 +55,7 @@ FragmentApply: Any = ir.FragmentApply
 
 TID = Builtin("thread_idx.x")
 SLAB = Smem("slab", (128, 64), "__half", align=1024)
+BF16_SLAB = Smem("bf16_slab", (128, 64), "__nv_bfloat16", align=1024)
 BARS = Smem("bars", (2,), "unsigned long long")
 MAP = TmaDescriptor("map", "x", (), (64, 64), "B128", "__half")
 
@@ -180,13 +181,13 @@ def accumulators(n: int, prefix: str = "c") -> list[Any]:
     return [RegFragment(f"{prefix}{j}", "c", (64, n, 16), dtype("f32"), nregs=4) for j in range(n // 8)]
 
 
-def product(n: int, prefix: str = "c", **fields: Any) -> list[Any]:
+def product(n: int, prefix: str = "c", slab: str = "slab", **fields: Any) -> list[Any]:
     """The descriptors of a product and the product."""
     frags = tuple(f"{prefix}{j}" for j in range(n // 8))
     operand = {} if "a_frag" in fields else {"a_desc": "da"}
     return [
-        WgmmaDescriptor("da", "slab", lit(0), "B128", 16, 1024),
-        WgmmaDescriptor("db", "slab", lit(4096), "B128", 16, 1024),
+        WgmmaDescriptor("da", slab, lit(0), "B128", 16, 1024),
+        WgmmaDescriptor("db", slab, lit(4096), "B128", 16, 1024),
         WgmmaMma(frags, "db", (64, n, 16), **operand, **fields),
     ]
 
@@ -205,8 +206,9 @@ ENDS = [WgmmaCommit(), WgmmaWait(0)]
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize("n", range(8, 257, 8))
 def test_products_of_every_width(n: int, kind: str) -> None:
-    body = [*accumulators(n), WgmmaFence(), *product(n, ab_dtype=kind, trans_b=1), *ENDS, *stores(n)]
-    (line,) = lines(kernel(*body), "wgmma.mma")
+    slab = "bf16_slab" if kind == "bf16" else "slab"
+    body = [*accumulators(n), WgmmaFence(), *product(n, slab=slab, ab_dtype=kind, trans_b=1), *ENDS, *stores(n)]
+    (line,) = lines(kernel(BF16_SLAB, *body), "wgmma.mma")
     registers = ", ".join(f"%f{at}" for at in range(n // 2))
     start = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, "
     assert line.startswith(start)
@@ -410,8 +412,8 @@ REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     (described(lbo_bytes=1 << 18), InputError, "a leading byte offset of 262144"),
     ([WgmmaWait(-1)], InputError, "a wait for all but -1 groups"),
     (product(8), InputError, "there is no fragment 'c0'"),
-    ([*accumulators(8), *product(8, ab_dtype="e4m3")], UnsupportedError, "wgmma of e4m3"),
-    ([*accumulators(8), *product(8, a_frag="c0")], InputError, "an A of four packed registers"),
+    ([*accumulators(8), *product(8, ab_dtype="e4m3")], UnsupportedError, "wgmma m64n8k16 of e4m3"),
+    ([*accumulators(8), *product(8, a_frag="c0")], InputError, "'c0' is C of f32 in 4 registers, not A of f16"),
     ([*accumulators(8), *product(8), *stores(8)], InputError, "the fragment 'c0' is held by wgmma"),
     ([*accumulators(8), *product(8), WgmmaCommit(), *accumulators(8)], InputError, "is declared again"),
     (

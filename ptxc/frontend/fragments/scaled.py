@@ -22,6 +22,7 @@ from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import load_bytes
 from ptxc.frontend.fragments.pairs import pack, unpack
 from ptxc.frontend.fragments.raw import four_bytes
+from ptxc.frontend.fragments.shared import check_rows, row_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -75,6 +76,7 @@ def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
         expected = type
     elif source in FP8:
         expected = F32_T
+        check_rows(k, stmt, 2, "a lane reads two bytes at once")
     else:
         raise InputError(f"{stmt.src_buffer!r} is {source.name}", hint="a scaled slab holds fp8 or packed fp4")
     if scales is not expected:
@@ -100,7 +102,7 @@ def _column(k: Lowering, stmt: LdmatrixLoad, along: Linear) -> Linear:
     """The offset of the byte ``along`` of the lane's column."""
     e = k.expressions
     flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
-    flat = e.registers.add(flat, e.registers.scale(lanes.group(k), int(stmt.ldm)))
+    flat = e.registers.add(flat, e.multiply(lanes.group(k), row_stride(k, stmt.src_buffer, stmt.ldm)))
     return e.registers.add(flat, along)
 
 
