@@ -90,6 +90,11 @@ def element_type(name: str) -> ElementType:
     return found
 
 
+def same_bits(one: ElementType, other: ElementType) -> bool:
+    """Whether what copies bits may copy between arrays of these types. C has one name for ``u8`` and pairs of e2m1."""
+    return one is other or {one.name, other.name} == {"u8", E2M1X2_T.name}
+
+
 def slab_type(name: str) -> ElementType:
     """The element type of a shared array declared with C's ``name``.
 

@@ -43,10 +43,15 @@ SWIZZLES = {
 
 def hardware(mode: str) -> Swizzle:
     """The swizzle that hardware does of the mode ``mode``. Raises InputError where there is none."""
-    found = SWIZZLES.get(mode)
+    found = SWIZZLES.get(mode.removesuffix(f"@{_ROW_SHIFT}")) if isinstance(mode, str) else None
     if found is None:
-        raise InputError(f"there is no swizzle {mode!r}", hint=f"swizzles are {', '.join(SWIZZLES)}")
+        raise InputError(f"hardware has no swizzle {mode!r}", hint=f"it has {', '.join(SWIZZLES)}")
     return found
+
+
+def of_map(name: str) -> Swizzle:
+    """The swizzle that tensor maps call ``name``."""
+    return next(each for each in SWIZZLES.values() if each.map_name == name)
 
 
 def shift_and_mask(mode: str) -> tuple[int, int]:
@@ -62,7 +67,7 @@ def shift_and_mask(mode: str) -> tuple[int, int]:
         raise UnsupportedError(f"the shared-memory layout {mode!r} is not supported yet", hint=hint)
     if not at:
         return _ROW_SHIFT, found.mask
-    if not shift.isdigit() or not CHUNK_SHIFT < int(shift) < 32 or not found.mask:
+    if not shift.isdecimal() or not CHUNK_SHIFT < int(shift) < 32 or not found.mask:
         hint = f"the shift is {CHUNK_SHIFT + 1} to 31, of any but NONE"
         raise InputError(f"the swizzle {mode!r} shifts by {shift!r}", hint=hint)
     return int(shift), found.mask

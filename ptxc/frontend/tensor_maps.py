@@ -14,6 +14,7 @@ from emmy.compiler.ir.kernel.ir import TmaDescriptor
 
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.buffers import Buffer
+from ptxc.frontend.dtypes import element_type, same_bits, slab_type
 from ptxc.frontend.swizzles import hardware
 from ptxc.launch import TensorMap
 
@@ -46,6 +47,10 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
     buffer = buffers.get(stmt.src_buf)
     if buffer is None:
         raise InputError(f"{stmt.src_buf!r} is no buffer of the kernel", hint="a tensor map describes a global buffer")
+    stated, held = slab_type(stmt.dtype), element_type(buffer.dtype)
+    if not same_bits(stated, held):
+        hint = "a tensor map describes the buffer as it is: declare both with one type"
+        raise InputError(f"a tensor map of {stated.name} over {buffer.name!r}, which is {held.name}", hint=hint)
     box = tuple(stmt.box_extents)
     if not 1 <= len(box) <= _MOST_RANK or not all(isinstance(n, int) and 1 <= n <= _MOST_BOX for n in box):
         raise InputError(f"boxes of {box}", hint=f"1 to {_MOST_RANK} extents, each 1 to {_MOST_BOX}")

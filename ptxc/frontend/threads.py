@@ -23,7 +23,7 @@ from emmy.compiler.ir.kernel.ir import (
 from ptxc.errors import InputError
 from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
-from ptxc.frontend.dtypes import F32_T, F64_T, ElementType, element_type
+from ptxc.frontend.dtypes import F32_T, F64_T, ElementType, element_type, same_bits
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -82,6 +82,10 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
         flat = e.registers.add(flat, lane)
     if stmt.src in k.signature.shared:
         raise InputError(f"{stmt.src!r} is no buffer of global memory", hint="cp.async copies into shared memory")
+    held, given = memory.type_of(stmt.smem), memory.type_of(stmt.src)
+    if not same_bits(given, held):
+        hint = "cp.async converts nothing: declare both with one type"
+        raise InputError(f"a copy of {given.name} to {stmt.smem!r}, which is {held.name}", hint=hint)
     memory.align(stmt.smem, flat, max(1, stmt.nbytes // memory.type_of(stmt.smem).nbytes))
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
     origin = memory.flat_index(stmt.src, stmt.src_index)
@@ -106,7 +110,7 @@ def commit(k: Lowering, stmt: CpAsyncCommit, path: str) -> None:
 
 def wait(k: Lowering, stmt: CpAsyncWait, path: str) -> None:
     """Wait until at most ``group`` groups are pending."""
-    if stmt.group < 0:
+    if not isinstance(stmt.group, int) or stmt.group < 0:
         raise InputError(f"a wait for {stmt.group} groups", hint="0 or more may be pending")
     k.builder.effect(opcodes.CP_ASYNC_WAIT, (), (integer(B32, stmt.group),))
 

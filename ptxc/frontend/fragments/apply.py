@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.compiler.ir.expr import Expr
 from emmy.compiler.ir.kernel.ir import (
@@ -16,6 +16,7 @@ from emmy.compiler.ir.kernel.ir import (
     M8N8K4,
     M16N8,
     ROW,
+    UNIFORM,
     FragLayout,
     FragmentApply,
     FragmentRowReduce,
@@ -37,10 +38,27 @@ if TYPE_CHECKING:
 _LAYOUTS = {"m16n8k16": M16N8, "m8n8k4": M8N8K4}
 
 
+class _Form(NamedTuple):
+    """What an operand of a kind is: of a type, or parts of types."""
+
+    types: Any
+    what: str
+
+
+_FORMS = {
+    FRAG: _Form(str, "a fragment's name"),
+    ROW: _Form((str, str), "the names of two numbers"),
+    UNIFORM: _Form(str | Expr, "a name or an expression"),
+    COORD: _Form(Expr, "an expression"),
+    GMEM: _Form((str, tuple | list), "a buffer's name and an index"),
+}
+
+
 def apply(k: Lowering, stmt: FragmentApply, path: str) -> None:
     """``out[i] = op(args...)`` of every element, in f32."""
     layout = _layout_name(stmt.layout)
     count = registers.accumulators(layout)
+    _check_operands(stmt)
     taken = [arg for arg, kind in zip(stmt.args, stmt.kinds, strict=True) if kind == FRAG]
     for name in (*taken, *((stmt.out,) if stmt.in_place else ())):
         registers.expect(k, name, "c", F32_T, count)
@@ -52,6 +70,18 @@ def apply(k: Lowering, stmt: FragmentApply, path: str) -> None:
         registers.assign(k, stmt.out, results)
     else:
         registers.introduce(k, stmt.out, registers.Fragment(count, F32_T, "c"), results)
+
+
+def _check_operands(stmt: FragmentApply) -> None:
+    """Raises InputError where an operand is not what its kind says."""
+    for arg, kind in zip(stmt.args, stmt.kinds, strict=True):
+        form = _FORMS.get(kind)
+        if form is None:
+            raise InputError(f"an operand of the kind {kind!r}", hint=f"kinds are {', '.join(_FORMS)}")
+        parts = arg if isinstance(form.types, tuple) else (arg,)
+        types = form.types if isinstance(form.types, tuple) else (form.types,)
+        if not isinstance(parts, tuple | list) or len(parts) != len(types) or not all(map(isinstance, parts, types)):
+            raise InputError(f"an operand of the kind {kind!r} that is {arg!r}", hint=f"it is {form.what}")
 
 
 def _layout_name(layout: FragLayout) -> str:

@@ -103,7 +103,10 @@ def _check_load(k: Lowering, stmt: LdmatrixLoad) -> None:
 
 def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
     """``c += a * b``, with the blocks' scales where they are given. Raises UnsupportedError for other products."""
-    product = "".join(f"{name}{extent}" for name, extent in zip("mnk", stmt.shape, strict=False))
+    if len(stmt.shape) != 3:
+        raise UnsupportedError(f"mma of the shape {stmt.shape}", hint="a product has three extents")
+    m, n, depth = stmt.shape
+    product = f"m{m}n{n}k{depth}"
     by_rows = stmt.b_row_major and stmt.shape == (8, 8, 4)
     if (stmt.shape, stmt.ab_dtype, stmt.c_dtype) not in _PRODUCTS or stmt.b_row_major != by_rows:
         raise UnsupportedError(
@@ -162,9 +165,10 @@ def repack(k: Lowering, stmt: FragmentRepack, path: str) -> None:
     """
     parts = _REPACKINGS.get((stmt.fragment_layout, stmt.ab_dtype, stmt.role))
     if parts is None:
-        hint = "there are f16 and bf16 as A, f16 as B; on m8n8k4 f16 only"
-        raise UnsupportedError(f"a repacking as {stmt.ab_dtype} of {stmt.role} is not supported yet", hint=hint)
-    if stmt.part not in parts:
+        hint = "there are f16 and bf16 as a, f16 as b on m16n8k16; f16 as either on m8n8k4"
+        what = f"a repacking as {stmt.ab_dtype} of {stmt.role} on {stmt.fragment_layout} is not supported yet"
+        raise UnsupportedError(what, hint=hint)
+    if not isinstance(stmt.part, int) or stmt.part not in parts:
         raise InputError(f"the part {stmt.part} of a repacking", hint=f"the last one is {parts[-1]}")
     volta_layout = stmt.fragment_layout == "m8n8k4"
     if len(stmt.srcs) != (2 if stmt.role == "a" and not volta_layout else 1):

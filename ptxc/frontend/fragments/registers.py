@@ -19,6 +19,7 @@ from ptxc.frontend.dtypes import (
     ElementType,
     element_type,
 )
+from ptxc.frontend.linear import constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.types import F32
@@ -182,17 +183,31 @@ def names(k: Lowering, name: str) -> tuple[str, ...]:
 
 def names_in_flight(k: Lowering, name: str) -> tuple[str, ...]:
     """The same for a fragment that a product may hold."""
-    return register_names(member_of(k, name) if "[" in name else name, fragment(k, name).registers)
+    found = fragment(k, name)
+    return register_names(member_of(k, name), found.registers)
 
 
 def member_of(k: Lowering, name: str) -> str:
     """``name`` with its subscript, which may be the variable of a loop that is unrolled, as a number."""
     family, bracket, subscript = name.partition("[")
-    if not bracket or subscript[:-1].isdigit():
+    count = k.families.get(family, 1)
+    if not bracket:
+        if count > 1:
+            raise InputError(f"{name!r} is a family of {count} fragments", hint="a subscript chooses one")
         return name
-    index = k.expressions.integer_of(subscript[:-1])
+    if count == 1:
+        raise InputError(f"{name!r}, but {family!r} is one fragment", hint="families of several have subscripts")
+    if not subscript.endswith("]") or not (subscript[:-1].isidentifier() or subscript[:-1].isdecimal()):
+        raise InputError(f"{name!r} is no name of a fragment", hint="a subscript is a number, or a loop's variable")
+    if subscript[:-1].isdecimal():
+        index = constant(int(subscript[:-1]))
+    else:
+        index = k.expressions.integer_of(subscript[:-1])
     if index.terms:
         raise InputError(f"{name!r} depends on a loop that runs", hint="registers have no address; unroll the loop")
+    if not 0 <= index.constant < count:
+        hint = f"its members are {family}[0] to {family}[{count - 1}]"
+        raise InputError(f"there is no {family}[{index.constant}] in the family {family!r}", hint=hint)
     return f"{family}[{index.constant}]"
 
 

@@ -22,7 +22,7 @@ from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import load_bytes
 from ptxc.frontend.fragments.pairs import pack, unpack
 from ptxc.frontend.fragments.raw import four_bytes
-from ptxc.frontend.fragments.shared import check_rows, row_stride
+from ptxc.frontend.fragments.shared import check_rows, row_stride, stated_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -60,7 +60,7 @@ def load_scales(k: Lowering, stmt: BlockScaleLoad, path: str) -> None:
     else:
         supplies = e.compare("==", quad, constant(THREAD_B))
     flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
-    first = e.registers.add(flat, e.registers.scale(row, int(stmt.ldm)))
+    first = e.registers.add(flat, e.multiply(row, stated_stride(stmt.ldm)))
     places = [e.registers.add(first, constant(at)) for at in range(_BLOCKS)]
     registers.assign(k, stmt.frag, [four_bytes(k, stmt.src_buffer, places, supplies)])
 
@@ -93,7 +93,7 @@ def _scale(k: Lowering, stmt: LdmatrixLoad) -> Typed:
     """The scale of the lane's column: all that it holds of k lies in one block."""
     e, name = k.expressions, str(stmt.scale_buffer)
     flat = e.registers.add(
-        k.memory.flat_index(name, stmt.scale_index), e.registers.scale(lanes.group(k), int(stmt.scale_ldm))
+        k.memory.flat_index(name, stmt.scale_index), e.multiply(lanes.group(k), stated_stride(stmt.scale_ldm))
     )
     return k.memory.load(name, k.memory.address(name, flat), "scale")
 

@@ -6,14 +6,14 @@ A matrix is 8 rows of 8 halves. Lane ``8 * j + i`` gives the address of row ``i`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import LdmatrixLoad
 
 from ptxc.errors import InputError
 from ptxc.frontend.dtypes import ElementType
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.linear import Linear, constant
+from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
 
@@ -97,10 +97,17 @@ def check_rows(k: Lowering, stmt: LdmatrixLoad, count: int, why: str) -> None:
         )
 
 
-def row_stride(k: Lowering, buffer: str, stated: int) -> Linear:
+def stated_stride(stated: Any) -> Linear:
+    """The elements from one row to the next as a statement says. Raises InputError for what is no such number."""
+    if not isinstance(stated, int) or not 0 <= stated <= INT_MAX:
+        raise InputError(f"rows that are {stated!r} elements apart", hint="a stride is an int of 0 or more")
+    return constant(stated)
+
+
+def row_stride(k: Lowering, buffer: str, stated: Any) -> Linear:
     """The elements from one row of a buffer to the next: as stated, or its last extent."""
     if stated:
-        return constant(stated)
+        return stated_stride(stated)
     shared = k.signature.shared.get(buffer)
     shape = shared.extents if shared is not None else k.memory.buffer(buffer).shape
     last = shape[-1]

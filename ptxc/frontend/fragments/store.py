@@ -18,9 +18,9 @@ from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.fragments.direct import guard, is_multiple
+from ptxc.frontend.fragments.direct import edge, guard, is_multiple
 from ptxc.frontend.fragments.pairs import pack
-from ptxc.frontend.fragments.shared import row_stride
+from ptxc.frontend.fragments.shared import row_stride, stated_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.frontend.threads import ALL_LANES, exchange
@@ -70,16 +70,23 @@ def _describe(k: Lowering, stmt: RegStore) -> _Store:
     if stmt.volta_interleaved and stmt.fragment_layout != "m8n8k4":
         hint = "only those of m8n8k4 are"
         raise InputError(f"interleaved accumulators of the layout {stmt.fragment_layout!r}", hint=hint)
-    rows = stmt.ldm or None
-    if rows is not None:
-        row = constant(int(rows))
-    elif stmt.row_dim is not None:
+    if stmt.volta_interleaved and not (len(stmt.fragment_index) == 2 and all(map(_is_int, stmt.fragment_index))):
+        hint = "it is two numbers"
+        raise InputError(f"the place {stmt.fragment_index!r} of an interleaved accumulator", hint=hint)
+    params, fragments = 1 if stmt.epilogue is None else len(stmt.epilogue.params), 1 + len(stmt.extra_frags)
+    if params < fragments:
+        hint = "its first parameters are the fragment and all extra ones"
+        raise InputError(f"an epilogue that takes {params} of {fragments} fragments", hint=hint)
+    if stmt.swizzle != "NONE" and (stmt.dst_buffer not in k.signature.shared or stmt.atomic):
+        hint = "plain stores to shared memory are swizzled: let it be NONE"
+        raise InputError(f"an atomic store, or one to global memory, with the swizzle {stmt.swizzle!r}", hint=hint)
+    if stmt.row_dim is not None and not stmt.ldm:
         row = _stride_of(k, stmt.dst_buffer, stmt.row_dim)
     else:
-        row = row_stride(k, stmt.dst_buffer, 0)
+        row = row_stride(k, stmt.dst_buffer, stmt.ldm)
     column = constant(1)
     if stmt.ldn:
-        column = constant(int(stmt.ldn))
+        column = stated_stride(stmt.ldn)
     elif stmt.col_dim is not None:
         column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
     flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
@@ -92,11 +99,17 @@ def _stride_of(k: Lowering, buffer: str, dim: int) -> Linear:
     """The elements between neighbours along a dimension of a buffer."""
     shared = k.signature.shared.get(buffer)
     shape = shared.extents if shared is not None else k.memory.buffer(buffer).shape
+    if not _is_int(dim) or not 0 <= dim < len(shape):
+        raise InputError(f"the dimension {dim!r} of {buffer!r}", hint=f"it has {len(shape)}, the first is 0")
     stride = constant(math.prod(size for size in shape[dim + 1 :] if isinstance(size, int)))
     for size in shape[dim + 1 :]:
         if not isinstance(size, int):
             stride = k.expressions.multiply(stride, k.expressions.integer(size.expr))
     return stride
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int)
 
 
 def _store_cell(s: _Store) -> None:
@@ -128,9 +141,9 @@ def _inside(s: _Store, element: int) -> Operand:
     """Whether the element lies inside of the edges."""
     e = s.k.expressions
     inside: Operand = TRUE
-    for edge, at in ((s.stmt.m_guard, s.tile.rows[element]), (s.stmt.n_guard, s.tile.columns[element])):
-        if edge is not None:
-            base, bound = (e.integer(expr) for expr in edge)
+    for given, at in ((s.stmt.m_guard, s.tile.rows[element]), (s.stmt.n_guard, s.tile.columns[element])):
+        if given is not None:
+            base, bound = edge(s.k, given)
             inside = e.logical("&&", inside, e.compare("<", e.registers.add(base, at), bound))
     return inside
 

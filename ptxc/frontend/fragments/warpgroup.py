@@ -12,6 +12,7 @@ between, also where a barrier comes between (PTX ISA, "Async proxy"). Emmy's CUD
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from emmy.compiler.ir.kernel.ir import WgmmaCommit, WgmmaDescriptor, WgmmaFence, WgmmaMma, WgmmaWait
@@ -30,15 +31,13 @@ if TYPE_CHECKING:
 
 #: Addresses and offsets in a descriptor count 16 bytes, in 14 bits.
 _UNIT_SHIFT, _FIELD = 4, 14
-#: The columns of a product that are one fragment.
-_COLUMNS = 8
 #: What shared memory a warpgroup's product may find written otherwise than by bulk copies.
 _WRITES = (opcodes.ST, opcodes.CP_ASYNC, opcodes.BAR, opcodes.BAR_WARP)
 
 
 def descriptor(k: Lowering, stmt: WgmmaDescriptor, path: str) -> None:
     """``name``: where a matrix begins in shared memory, and how far apart its core matrices of 8 x 16 bytes are."""
-    swizzle = hardware(stmt.swizzle.partition("@")[0])
+    swizzle = hardware(stmt.swizzle)
     array = k.signature.shared.get(stmt.smem)
     if array is None:
         raise InputError(f"{stmt.smem!r} is no shared array", hint="a descriptor names shared memory")
@@ -47,12 +46,14 @@ def descriptor(k: Lowering, stmt: WgmmaDescriptor, path: str) -> None:
         raise InputError(f"{stmt.smem!r} is aligned to {array.align} bytes", hint=hint)
     bits = swizzle.layout << 62
     for name, offset, place in (("leading", stmt.lbo_bytes, 16), ("stride", stmt.sbo_bytes, 32)):
-        units, rest = divmod(offset, 1 << _UNIT_SHIFT)
-        if rest or not 0 <= units < 1 << _FIELD:
+        if not isinstance(offset, int) or offset % (1 << _UNIT_SHIFT) or not 0 <= offset < 1 << _FIELD + _UNIT_SHIFT:
             raise InputError(f"a {name} byte offset of {offset}", hint="a multiple of 16 below 262144")
-        bits |= units << place
+        bits |= offset >> _UNIT_SHIFT << place
     flat = k.memory.flat_index(stmt.smem, () if stmt.smem_index is None else (stmt.smem_index,))
     k.memory.align(stmt.smem, flat, (1 << _UNIT_SHIFT) // k.memory.type_of(stmt.smem).nbytes)
+    held = math.prod(array.extents)
+    if flat.lo >= held:
+        raise InputError(f"a matrix begins at element {flat.lo} of {stmt.smem!r}", hint=f"it has {held}")
     base, offset = k.memory.address(stmt.smem, flat)
     if offset < 0 or offset % (1 << _UNIT_SHIFT):
         raise InputError(f"a matrix begins at byte {offset} of {stmt.smem!r}", hint="it begins at a multiple of 16")
@@ -97,14 +98,9 @@ def _unordered(k: Lowering) -> bool:
 
 def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
     """``c += a * b``, or ``c = a * b`` without ``scale_d``."""
-    shape = "".join(f"{name}{extent}" for name, extent in zip("mnk", stmt.shape, strict=False))
-    mods = ("sync", "aligned", shape, "f32", stmt.ab_dtype, stmt.ab_dtype)
+    mods = ("sync", "aligned", f"m64n{stmt.shape[1]}k16", "f32", stmt.ab_dtype, stmt.ab_dtype)
     if mods not in opcodes.WGMMA.forms:
-        hint = "there are f16 and bf16, m64n8k16 to m64n256k16 in steps of n8"
-        raise UnsupportedError(f"wgmma {shape} of {stmt.ab_dtype} is not supported yet", hint=hint)
-    if len(stmt.c_frags) != stmt.shape[1] // _COLUMNS:
-        hint = f"each has {_COLUMNS} columns"
-        raise InputError(f"{len(stmt.c_frags)} accumulators of wgmma {shape}", hint=hint)
+        raise UnsupportedError(f"wgmma of {stmt.ab_dtype} is not supported yet", hint="of f16 and bf16 it is")
     if not {stmt.scale_d, stmt.trans_a, stmt.trans_b} <= {0, 1}:
         flags = f"scale_d={stmt.scale_d}, trans_a={stmt.trans_a}, trans_b={stmt.trans_b}"
         raise InputError(f"wgmma with {flags}", hint="each is 0 or 1")
