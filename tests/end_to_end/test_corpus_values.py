@@ -20,11 +20,8 @@ import pytest
 from bench15 import WHOLE
 from conftest import SHARED
 
-from ptxc.cli import launching
-from ptxc.cli.sources import Source
-from ptxc.cli.verify import NVCC, PTXC, REFERENCE, Verification
 from ptxc.corpus import Entry, entries
-from ptxc.driver import Options, compile
+from ptxc.driver import compile
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference import buffers
 from ptxc.reference.buffers import Array, Buffer, problem_of
@@ -32,6 +29,7 @@ from ptxc.reference.compare import Tolerance
 from ptxc.reference.execution import Settings
 from ptxc.reference.sample import Sample
 from ptxc.reference.steps import steps_of
+from ptxc.reference.verification import NVCC, PTXC, REFERENCE, Verification
 from ptxc.sim.findings import CHECKS
 
 FOLDER = SHARED / "emmy-corpus"
@@ -99,7 +97,7 @@ def test_a_kernel_of_the_corpus_computes(entry: Entry, monkeypatch: pytest.Monke
     monkeypatch.setattr(buffers, "_random", _small)
     verification = verified(entry)
     assert REFERENCE in verification.answers, verification.notes
-    assert not [str(finding) for who, *_, finding in verification.findings if who == PTXC]
+    assert not [str(found.finding) for found in verification.findings if found.who == PTXC]
     assert not verification.wrong
     assert not WHOLE or entry.target == "sm_70" or NVCC in verification.answers, verification.notes
 
@@ -110,7 +108,6 @@ def verified(entry: Entry) -> Verification:
     (node,) = kernel_nodes(graph)
     kernels = compile(graph, target=entry.target)
     steps = steps_of(kernels)
-    program = launching.Program(entry.path.name, steps, {step.entry: kernels[0].ptx for step in steps})
     problem = problem_of(steps, bindings()[entry.path.name], {}, 0)
     outputs = {buffer.name: buffer.dtype for buffer in problem.written}
     settings = Settings(sanitize=frozenset(CHECKS), sample=Sample(count=2))
@@ -118,11 +115,10 @@ def verified(entry: Entry) -> Verification:
     steps_of_eight = max(LEAST.get(dtype, 0.0) for dtype in outputs.values())
     allowed = Tolerance(tolerance(node.op, outputs, problem.arrays()), steps_of_eight)
     found = Verification(problem, allowed, settings)
-    source = Source(str(entry.path), Options(target=entry.target), "", True)
-    found.evaluate(source, steps)
-    found.execute(PTXC, program)
+    found.evaluate(graph, steps)
+    found.execute(PTXC, {step.entry: kernels[0].ptx for step in steps}, steps)
     if WHOLE and entry.target != "sm_70":  # nvcc 13 knows no sm_70
-        found.compile_with_nvcc(source, kernels[0].target)
+        found.compile_with_nvcc(graph, kernels[0].target)
     return found
 
 
