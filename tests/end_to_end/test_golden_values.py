@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from launching import SANITIZERS, Array, error, run
-from reference import computed, inputs
+from meanings import computed
+from reference import inputs
 from tolerances import of_kernel
 
 import ptxc

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from reference import computed
+from meanings import computed
 from reference_lab import prepared
 
 from ptxc.driver import graph_of

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 #: The unit roundoff of the types that elements are rounded to.
-ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
+ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
 
 #: The longest chain of products that is summed in f16 before it goes to an f32.
 CHUNK = 64
@@ -22,6 +23,17 @@ def of_sum(length: int, roundoff: float) -> float:
     and hardly by four times as much; that sum is ``sqrt(n)`` of a typical result. Hence ``4 * n * u``.
     """
     return 4 * length * roundoff
+
+
+def of_terms(terms: NDArray[Any], roundoff: float, roundings: int = 0) -> NDArray[np.float64]:
+    """At worst and absolute, for sums of ``terms`` over the first axis, in any order.
+
+    Each addition, all but one of the terms or so many ``roundings``, rounds a partial sum, which is at most the sum of
+    the magnitudes. Twice that, as rounding errors multiply and what is expected is rounded as well.
+    """
+    wide = np.abs(terms.astype(np.float64)).sum(0)
+    found: NDArray[np.float64] = 2 * (roundings or len(terms) - 1) * roundoff * wide
+    return found
 
 
 def of_kernel(op: Any, outputs: Iterable[str], inputs: Mapping[str, NDArray[Any]]) -> float:
