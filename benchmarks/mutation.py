@@ -70,11 +70,11 @@ def report_kinds(verdicts: Sequence[Verdict]) -> None:
     print("\nkind     mutants  detected  removed")
     for kind, text in KINDS.items():
         _report_share(kind, [verdict for verdict in verdicts if verdict.mutant.key.kind == kind], text)
-    counted = [verdict for verdict in verdicts if verdict.mutant.key.kind != "loop"]
+    counted = [verdict for verdict in verdicts if verdict.mutant.key.kind in ("barrier", "wait", "guard")]
     shown = [verdict for verdict in counted if verdict.mutant.key.kernel in SHOWCASES]
     _report_share("all", shown, "barriers, waits and guards of the showcases")
     _report_share("all", counted, "barriers, waits and guards")
-    _report_share("all", verdicts, "the ends of loops too")
+    _report_share("all", verdicts, "fences and the ends of loops too")
 
 
 def _report_share(name: str, verdicts: Sequence[Verdict], text: str) -> None:

@@ -36,7 +36,8 @@ DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "data" / "mutation
 #: The kinds of mutants, and what is taken away.
 KINDS = {
     "barrier": "a barrier of the CTA or of a warp",
-    "wait": "a wait for copies, products or the grid before, what it waits for (a group's end, an arrival), or a fence",
+    "wait": "a wait for copies, products or the grid before, or what it waits for: a group's end, an arrival",
+    "fence": "what orders the proxies' accesses to memory, or a product's to registers",
     "guard": "the predicate of an instruction, or a forward branch around some: all threads execute them",
     "loop": "the end of a loop: its branch back is always taken",
 }
@@ -52,9 +53,9 @@ _LABEL = re.compile(r"^(\$\w+):$")
 _BARRIER = re.compile(r"(bar|barrier)\.")
 _WAIT = re.compile(
     r"cp\.async\.(wait_group|wait_all|commit_group|mbarrier)|griddepcontrol\.wait"
-    r"|mbarrier\.|fence\.mbarrier_init|fence\.proxy\.async"
-    r"|wgmma\.(fence|commit_group|wait_group)|setmaxnreg"
+    r"|mbarrier\.|wgmma\.(commit_group|wait_group)"
 )
+_FENCE = re.compile(r"fence\.|wgmma\.fence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,6 @@ class Key:
     instruction: str
     #: Which of the kernel's lines that are the same in all of this, from 0.
     at: int
-
-    @property
-    def place(self) -> Key:
-        """The same for all copies of the line that loops are unrolled to."""
-        return replace(self, instruction=re.sub(r"\+\d+\]", "]", self.instruction), at=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +208,8 @@ def _mutations(lines: list[str]) -> Iterator[tuple[int, str, str, str]]:
             yield number, "barrier", original, ""
         elif _WAIT.match(match["opcode"]):
             yield number, "wait", original, ""
+        elif _FENCE.match(match["opcode"]):
+            yield number, "fence", original, ""
         elif match["guard"] is None:
             continue
         elif match["opcode"] != "bra":

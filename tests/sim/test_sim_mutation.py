@@ -28,26 +28,27 @@ def test_survivors_are_the_explained(subject: Subject) -> None:
     assert survivors == {key for key in explained() if key.kernel == subject.name}
 
 
-@pytest.mark.parametrize("kinds", [KINDS.keys() - {"loop"}, KINDS.keys()], ids=["without-loops", "all"])
+#: What a kernel is wrong without. Of fences Emmy has one where others, or nothing to order, make it needless.
+MAIN = ("barrier", "wait", "guard")
+
+
+@pytest.mark.parametrize("kinds", [MAIN, (*MAIN, "loop")], ids=["without-loops", "all"])
 @pytest.mark.parametrize("names", [SHOWCASES, {subject.name for subject in SUBJECTS}], ids=["showcases", "all"])
-def test_few_survive(kinds: Set[str], names: Set[str]) -> None:
-    """Of the places where something can be taken away; loops are unrolled to several copies of some."""
+def test_few_survive(kinds: tuple[str, ...], names: Set[str]) -> None:
+    def count(keys: Iterable[Key]) -> int:
+        return sum(key.kind in kinds and key.kernel in names for key in keys)
 
-    def places(keys: Iterable[Key]) -> set[Key]:
-        return {key.place for key in keys if key.kind in kinds and key.kernel in names}
-
-    mutants = {mutant.key for subject in SUBJECTS for mutant in subject.mutants}
-    detected = places(mutants - explained().keys())
-    assert len(detected) >= 0.94 * len(places(mutants)), f"{len(detected)} of {len(places(mutants))}"
+    assert count(explained()) <= 0.05 * count(mutant.key for subject in SUBJECTS for mutant in subject.mutants)
 
 
 def test_the_documentation_counts_right() -> None:
     keys = [mutant.key for subject in SUBJECTS for mutant in subject.mutants]
     text = " ".join((ROOT / "docs" / "cpu-device.md").read_text().split())
-    counted = [key for key in keys if key.kind != "loop"]
+    counted = [key for key in keys if key.kind in MAIN]
     for name, own in {
         "barriers": [key for key in keys if key.kind == "barrier"],
         "waits:[^|]*": [key for key in keys if key.kind == "wait"],
+        "fences": [key for key in keys if key.kind == "fence"],
         "guards:[^|]*": [key for key in keys if key.kind == "guard"],
         "all of these": counted,
         "ends of loops": [key for key in keys if key.kind == "loop"],
@@ -56,8 +57,9 @@ def test_the_documentation_counts_right() -> None:
         (found,) = re.findall(rf"\| {name} \| (\d+ \| [\d.]+ %) \|", text)
         assert found == f"{len(own)} | {100 * share:.1f} %"
     assert f"The {len(explained())} that are not detected" in text
-    places, detected = ({key.place for key in own} for own in (counted, set(counted) - explained().keys()))
-    assert f"of the {len(places)} different lines, {len(detected)} are detected" in text
+    shown = [key for key in counted if key.kernel in SHOWCASES and key.kind != "fence"]
+    share = 1 - sum(key in explained() for key in shown) / len(shown)
+    assert f"Of the {len(shown)} barriers, waits and guards of the showcases {100 * share:.1f} % are detected" in text
 
 
 def test_hopper_has_mutants() -> None:

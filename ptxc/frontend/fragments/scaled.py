@@ -27,7 +27,7 @@ from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32, F32
-from ptxc.ir.values import Operand, Value, integer
+from ptxc.ir.values import TRUE, Operand, Value, integer
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
@@ -40,10 +40,10 @@ _BLOCKS = 4
 
 
 def load_scales(k: Lowering, stmt: BlockScaleLoad, path: str) -> None:
-    """``frag`` holds the four scales of a row of A, or of a column of B, in the lanes that supply it; elsewhere 0.
+    """``frag`` holds the four scales of a row of A, or of a column of B, in the lanes that supply it.
 
     Lane ``l`` supplies row ``l / 4 + 8 * (l % 4)`` of A where ``l % 4`` is 0 or 1, and column ``l / 4`` of B where it
-    is 1.
+    is 1. What the others hold is ignored: 0 of A, of B the same as the lane that supplies it.
     """
     e = k.expressions
     source = k.memory.type_of(stmt.src_buffer)
@@ -53,12 +53,11 @@ def load_scales(k: Lowering, stmt: BlockScaleLoad, path: str) -> None:
         raise InputError(f"scales of the role {stmt.role!r}", hint="they are those of a or b")
     if registers.fragment(k, stmt.frag).registers:
         raise InputError(f"{stmt.frag!r} has several registers", hint="scales are a fragment of nregs=0")
-    row, quad = lanes.group(k), lanes.in_group(k)
+    row, supplies = lanes.group(k), TRUE
     if stmt.role == "a":
+        quad = lanes.in_group(k)
         row = e.registers.add(row, quad, 8)
         supplies = e.compare("<", quad, constant(THREAD_A + 2))
-    else:
-        supplies = e.compare("==", quad, constant(THREAD_B))
     flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
     first = e.registers.add(flat, e.multiply(row, stated_stride(stmt.ldm)))
     places = [e.registers.add(first, constant(at)) for at in range(_BLOCKS)]
