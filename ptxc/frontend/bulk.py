@@ -64,7 +64,7 @@ def load(k: Lowering, stmt: TmaLoad, path: str) -> None:
     flat = k.memory.flat_index(stmt.smem, stmt.smem_index)
     k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // k.memory.type_of(stmt.smem).nbytes))
     e = k.expressions
-    coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in reversed(stmt.coords))
+    coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in stmt.coords[::-1])
     destination, barrier = k.memory.address(stmt.smem, flat), _barrier(k, stmt.mbar, stmt.mbar_slot)
     operands: tuple[Operand, ...] = (destination, address, *coordinates, barrier)
     mods = (f"{rank}d", "shared::cta", "global", "mbarrier::complete_tx::bytes")

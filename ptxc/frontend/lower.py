@@ -85,7 +85,7 @@ class Lowering:
         #: How many members each family of fragments has.
         self.families: dict[str, int] = {}
         #: The registers of fragments that a product holds.
-        self.flights = Flights(self)
+        self.flights = Flights(self.builder, self.names)
         #: The names that registers of products have, when so many fragments are known.
         self.held: tuple[int, dict[str, None]] = (-1, {})
 

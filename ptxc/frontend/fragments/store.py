@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import ELEM_COL, ELEM_ROW, RegStore
 from emmy.compiler.ir.stmt import Assign, Load, Select
@@ -37,52 +37,49 @@ _PAIRS = (F16_T, BF16_T, F32_T)
 _ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
 
 
-class _Store(NamedTuple):
+class _Store:
     """A store of one accumulator, as far as its elements have it in common."""
 
-    k: Lowering
-    stmt: RegStore
-    type: ElementType
-    #: The offset in the buffer of the tile's first element.
-    flat: Linear
-    #: Elements from a row to the next, and from a column to the next.
-    row_stride: Linear
-    column_stride: Linear
-    tile: lanes.Accumulator
+    __slots__ = ("column_stride", "flat", "k", "row_stride", "stmt", "tile", "type")
+
+    def __init__(self, k: Lowering, stmt: RegStore) -> None:
+        self.k = k
+        self.stmt = stmt
+        self.type = k.memory.type_of(stmt.dst_buffer)
+        #: Elements from a row to the next, and from a column to the next.
+        self.row_stride = _row_stride(k, stmt)
+        self.column_stride = constant(1)
+        if stmt.ldn:
+            self.column_stride = constant(int(stmt.ldn))
+        elif stmt.col_dim is not None:
+            self.column_stride = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
+        #: The offset in the buffer of the tile's first element.
+        self.flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
+        self.tile = lanes.accumulator(k, stmt.fragment_layout, stmt.fragment_index if stmt.volta_interleaved else None)
 
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
     """Store a fragment, or four adjacent ones at once."""
     if stmt.run:
         cells = (stmt, *stmt.run)
-        wide = _describe(k, stmt)
+        wide = _Store(k, stmt)
         stride = wide.row_stride
         if wide.type in (F16_T, BF16_T) and not stride.terms and stride.constant % 8 == 0:
             _store_run(wide, cells)
         else:
             for cell in cells:
-                _store_cell(_describe(k, cell))
+                _store_cell(_Store(k, cell))
         return
-    _store_cell(_describe(k, stmt))
+    _store_cell(_Store(k, stmt))
 
 
-def _describe(k: Lowering, stmt: RegStore) -> _Store:
-    rows = stmt.ldm or None
-    if rows is not None:
-        row = constant(int(rows))
-    elif stmt.row_dim is not None:
-        row = _stride_of(k, stmt.dst_buffer, stmt.row_dim)
-    else:
-        row = row_stride(k, stmt.dst_buffer, 0)
-    column = constant(1)
-    if stmt.ldn:
-        column = constant(int(stmt.ldn))
-    elif stmt.col_dim is not None:
-        column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
-    flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
-    interleaved = stmt.fragment_index if stmt.volta_interleaved else None
-    tile = lanes.accumulator(k, stmt.fragment_layout, interleaved)
-    return _Store(k, stmt, k.memory.type_of(stmt.dst_buffer), flat, row, column, tile)
+def _row_stride(k: Lowering, stmt: RegStore) -> Linear:
+    """The elements from a row of the tile to the next."""
+    if stmt.ldm:
+        return constant(int(stmt.ldm))
+    if stmt.row_dim is not None:
+        return _stride_of(k, stmt.dst_buffer, stmt.row_dim)
+    return row_stride(k, stmt.dst_buffer, 0)
 
 
 def _stride_of(k: Lowering, buffer: str, dim: int) -> Linear:
@@ -241,7 +238,7 @@ def _store_run(s: _Store, cells: tuple[RegStore, ...]) -> None:
             chosen = b.selp("b32", words[lane], chosen, turn[lane], "pick")
         return chosen
 
-    words = [_pairs_of(_describe(k, cell)) for cell in cells]
+    words = [_pairs_of(_Store(k, cell)) for cell in cells]
     for row in (0, 1):
         mine = [word[row] for word in words]
         received = [pick(mine)]
