@@ -10,7 +10,8 @@ For each of the 15 benchmark problems (one full-size kernel each, from ../shared
   of three.
 
 Then the same kernel shape at growing statement counts, to show that the time grows linearly, and the peak memory of
-this process. Figures from one run belong together: compare ratios, not seconds of different days.
+this process. The first line says which build of ptxc it was, compiled or pure Python. Figures from one run belong
+together: compare ratios, not seconds of different days.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ptxc import is_compiled
 from ptxc.driver import Options, compile_kernel
 from ptxc.frontend.reader import KernelNode, kernel_nodes, read_graph
 
@@ -177,6 +179,7 @@ _F32 = "DataType(name='f32', np=dtype('float32'), nbytes=4)"
 
 def report(console: Console, figures: list[Figure], rows: list[tuple[int, int, float]], peak: float) -> None:
     """Print the tables."""
+    console.print(f"ptxc is {_build()}")
     table = Table("problem", "kernel", "PTX lines", "ptxc ms", "us/line", "nvcc --ptx ms", "ratio")
     for column in table.columns[2:]:
         column.justify = "right"
@@ -197,6 +200,10 @@ def report(console: Console, figures: list[Figure], rows: list[tuple[int, int, f
         )
     console.print(growth)
     console.print(f"peak memory: {peak:.0f} MB")
+
+
+def _build() -> str:
+    return "compiled" if is_compiled() else "pure Python"
 
 
 def main() -> int:
@@ -220,7 +227,7 @@ def main() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     report(console, figures, rows, peak)
     if arguments.json:
-        data = {"problems": [f._asdict() for f in figures], "scaling": rows, "peak_mb": peak}
+        data = {"build": _build(), "problems": [f._asdict() for f in figures], "scaling": rows, "peak_mb": peak}
         arguments.json.write_text(json.dumps(data, indent=1) + "\n")
     return 0
 
