@@ -21,6 +21,14 @@ format:  ## format the code and repair what ruff can
 	@./run ruff check --fix
 	@./run ruff format
 
+compiled:  ## build a wheel in dist/ whose inner modules are C extensions; needs a C compiler and minutes
+	@PTXC_COMPILED=1 ./run pip wheel -q --no-deps --no-build-isolation -w dist .
+
+test-compiled: compiled  ## run the tests against that build
+	@rm -rf build/compiled
+	@./run pip install -q --no-deps --target build/compiled "$$(ls -t dist/ptxc-*-cp*.whl | head -n 1)"
+	@PYTHONPATH=$(CURDIR)/build/compiled ./run pytest -n auto
+
 goldens:  ## rewrite the golden files and list what changed
 	@./run pytest --update
 
@@ -30,4 +38,4 @@ bench:  ## run the benchmarks
 corpus:  ## compile and assemble Emmy's corpus; RECIPES=1 adds its recipes, NVCC=1 times nvcc
 	@./run python benchmarks/corpus.py $(if $(RECIPES),--recipes) $(if $(NVCC),--nvcc) $(ARGS)
 
-.PHONY: help setup test corpus-less lint format goldens bench corpus
+.PHONY: help setup test corpus-less lint format compiled test-compiled goldens bench corpus

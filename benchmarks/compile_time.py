@@ -10,7 +10,8 @@ problems (one full-size kernel each, from ../shared/bench15):
 
 Then, for some of the problems, Triton and tinygrad to PTX, where they are installed; ptxc on one kernel shape at
 growing statement counts, to show that the time grows linearly; and the peak memory of ptxc. Figures from one run belong
-together: compare ratios, not seconds of different days. benchmarks/README.md says what exactly is timed.
+together: compare ratios, not seconds of different days. The first line says which build of ptxc it is, compiled or pure
+Python. benchmarks/README.md says what exactly is timed.
 
 Exit status: 0, 1 if a bar is missed, 2 if the kernels are not there.
 """
@@ -36,6 +37,7 @@ from rich.console import Console
 from rich.progress import track
 from shared import SHARED
 
+from ptxc import is_compiled
 from ptxc.errors import ToolchainError
 from ptxc.toolchain import find_tool
 
@@ -102,7 +104,8 @@ def main() -> int:
     ours, others = beside(chosen, measure, found, messages)
     bars = bars_of([*costs.values()])
 
-    shown = [tables.to_ptx(costs), tables.to_cubin(costs), tables.bars(bars)]
+    build = "compiled" if is_compiled() else "pure Python"
+    shown = [f"ptxc is {build}", tables.to_ptx(costs), tables.to_cubin(costs), tables.bars(bars)]
     shown += [tables.beside_peers(ours, others)] if ours else []
     shown += [tables.growth(sizes)] if sizes else []
     for item in (*shown, f"peak memory: {peak:.0f} MB", *missing, *absent):
@@ -110,6 +113,7 @@ def main() -> int:
     if args.json:
         groups = ([*ours.values()], *others)
         data = {
+            "build": build,
             "problems": [{"problem": problem, **each._asdict()} for problem, each in costs.items()],
             "bars": [bar._asdict() for bar in bars],
             "peers": [each._asdict() for group in groups for each in group],

@@ -10,13 +10,6 @@ from ptxc.ir.types import Type
 from ptxc.ir.values import SPECIAL, Operand, Value
 
 
-class Edge(NamedTuple):
-    """A branch target: the block and what it passes for the block's parameters, in their order."""
-
-    block: Block
-    args: tuple[Operand, ...] = ()
-
-
 class Guard(NamedTuple):
     """The predicate under which an instruction executes: ``@%p`` or, negated, ``@!%p``."""
 
@@ -89,6 +82,13 @@ class Block:
 
     def __repr__(self) -> str:
         return self.name
+
+
+class Edge(NamedTuple):
+    """A branch target: the block and what it passes for the block's parameters, in their order."""
+
+    block: Block
+    args: tuple[Operand, ...] = ()
 
 
 class Param(NamedTuple):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.liveness import uses
-from ptxc.ir.values import Const, Operand, Value
+from ptxc.ir.values import Const, Operand
 
 _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}
 
@@ -32,7 +32,7 @@ def run(kernel: Kernel) -> None:
     ]
     if not products:
         return
-    counts: dict[Value, int] = dict.fromkeys((instr.results[0] for instr in products), 0)
+    counts: dict[Operand, int] = dict.fromkeys((instr.results[0] for instr in products), 0)
     for instr in kernel.instrs():
         if not counts.keys().isdisjoint(instr.operands) or instr.targets:
             for value in uses(instr):
@@ -42,7 +42,7 @@ def run(kernel: Kernel) -> None:
         _contract(kernel, block, counts)
 
 
-def _contract(kernel: Kernel, block: Block, counts: dict[Value, int]) -> None:
+def _contract(kernel: Kernel, block: Block, counts: dict[Operand, int]) -> None:
     products: dict[Operand, Instr] = {}
     contracted: set[Instr] = set()
     out: list[Instr] = []

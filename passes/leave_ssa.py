@@ -32,6 +32,7 @@ are never copied: a kernel that needs it is refused.
 
 from __future__ import annotations
 
+from collections.abc import KeysView
 from typing import TypeGuard
 
 from ptxc.errors import UnsupportedError
@@ -246,7 +247,7 @@ class _Leaver:
 
     def rename(self) -> None:
         """Let every value of a class be its leader."""
-        joined = self.leader.keys()
+        joined: KeysView[Operand] = self.leader.keys()
         if not joined:
             return
         find = self.find

@@ -34,9 +34,17 @@ __all__ = [
     "compile_ir",
     "compile_module",
     "device",
+    "is_compiled",
 ]
 
 _HOMES = {"CompileError": "errors", "InputError": "errors", "UsageError": "errors", "Launch": "launch"}
+
+
+def is_compiled() -> bool:
+    """Whether this is the compiled build, whose inner modules are C extensions (setup.py)."""
+    from ptxc import target
+
+    return not target.__file__.endswith(".py")
 
 
 def __getattr__(name: str) -> object:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ptxc import is_compiled
 from ptxc.errors import ToolchainError
 from ptxc.toolchain import find_tool
+
+#: Of tests that read docstrings.
+docstrings = pytest.mark.skipif(is_compiled(), reason="mypyc keeps no docstrings")
 
 pytest_plugins = ["pytester"]
 

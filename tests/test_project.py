@@ -25,17 +25,24 @@ def run(*command: str | Path, cwd: Path = ROOT, text: str = "", **env: str) -> s
     return subprocess.run(command, input=text, capture_output=True, text=True, cwd=cwd, env={**os.environ, **env})
 
 
-def test_a_wheel_holds_ptxc_and_nothing_else(tmp_path: Path) -> None:
-    project = tmp_path / "project"
+def wheel_of(folder: Path, compiled: str) -> Path:
+    """A wheel, made in ``folder``."""
+    project = folder / "project"
     project.mkdir()
-    for name in ("pyproject.toml", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "LICENSE"):
         shutil.copy(ROOT / name, project)
     for name in ("ptxc", "ir", "passes"):
         shutil.copytree(ROOT / name, project / name, symlinks=True)
     pip = [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation"]
-    made = run(*pip, "-w", tmp_path, project)
+    made = run(*pip, "-w", folder, project, PTXC_COMPILED=compiled)
     assert made.returncode == 0, made.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_a_wheel_holds_ptxc_and_nothing_else(tmp_path: Path) -> None:
+    wheel = wheel_of(tmp_path, "")
+    assert wheel.name.endswith("-py3-none-any.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
     code = {name for name in names if ".dist-info/" not in name}
     linked = {f"ptxc/{name}" for name in sources("ir", "passes")}
@@ -43,10 +50,23 @@ def test_a_wheel_holds_ptxc_and_nothing_else(tmp_path: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+@pytest.mark.skipif(os.environ.get("PTXC_TEST_COMPILED") != "1", reason="takes minutes; PTXC_TEST_COMPILED=1 runs it")
+@pytest.mark.timeout(3600)
+def test_a_compiled_wheel_makes_the_same_ptx(tmp_path: Path) -> None:
+    wheel, place = wheel_of(tmp_path, "1"), tmp_path / "place"
+    assert "-none-any" not in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    version = run(sys.executable, "-m", "ptxc", "--version", cwd=tmp_path, PYTHONPATH=str(place))
+    assert version.stdout.endswith(" (compiled)\n"), version
+    goldens = run(sys.executable, "-m", "pytest", "-q", ROOT / "tests/golden", cwd=tmp_path, PYTHONPATH=str(place))
+    assert goldens.returncode == 0, goldens.stdout
+
+
 def test_ruff_reads_each_file_once() -> None:
     read = run(sys.executable, "-m", "ruff", "check", "--show-files").stdout.split()
     files = sorted(os.path.relpath(path, ROOT) for path in read if path.endswith(".py"))
-    assert files == sorted(sources(*FOLDERS))
+    assert files == sorted({*sources(*FOLDERS), "setup.py"})
 
 
 @pytest.mark.parametrize("line", ["import ir", "from ir.types import Type", "import passes.dce", "from . import ir"])

@@ -55,7 +55,7 @@ def build() -> tuple[Parser, Commands]:
         description=_DESCRIPTION,
         epilog=examples(_EXAMPLES, "`ptxc COMMAND --help` explains a command's options."),
     )
-    version = f"ptxc {ptxc.__version__}"
+    version = f"ptxc {ptxc.__version__} ({'compiled' if ptxc.is_compiled() else 'pure Python'})"
     parser.add_argument("--version", action="version", version=version, help="print ptxc's version")
     commands = parser.add_subparsers(title="commands", metavar="", required=True, prog="ptxc")
     for command in COMMANDS:

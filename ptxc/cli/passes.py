@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import inspect
+import ast
+from importlib.resources import files
 
 from ptxc.cli.arguments import Commands, examples
 from ptxc.cli.files import show
@@ -94,4 +95,10 @@ def _explained(name: str) -> str:
     ]
     order = "\n".join((*before, *later))
     facts = f"{item.rank}-{name}: {item.summary} ({need})"
-    return "\n\n".join(filter(None, (facts, order, inspect.cleandoc(item.module.__doc__ or ""))))
+    return "\n\n".join(filter(None, (facts, order, _head(item.module.__name__))))
+
+
+def _head(module: str) -> str:
+    """A module's docstring, from its source: a compiled module has none."""
+    source = files("ptxc").joinpath(*module.split(".")[1:-1], f"{module.rpartition('.')[2]}.py")
+    return ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""

@@ -78,7 +78,7 @@ def load(k: Lowering, stmt: TmaLoad, path: str) -> None:
         raise InputError(f"a box of {size} elements leaves {stmt.smem!r}, which it fills from {flat.lo} on", hint=hint)
     k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // type.nbytes))
     e = k.expressions
-    coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in reversed(stmt.coords))
+    coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in stmt.coords[::-1])
     destination, barrier = k.memory.address(stmt.smem, flat), _barrier(k, stmt.mbar, stmt.mbar_slot)
     operands: tuple[Operand, ...] = (destination, address, *coordinates, barrier)
     mods = (f"{rank}d", "shared::cta", "global", "mbarrier::complete_tx::bytes")

@@ -87,7 +87,7 @@ class Lowering:
         #: What descriptors of matrices in shared memory describe: the type of its elements.
         self.matrices: dict[str, ElementType] = {}
         #: The registers of fragments that a product holds.
-        self.flights = Flights(self)
+        self.flights = Flights(self.builder, self.names)
         #: The names that registers of products have, when so many fragments are known.
         self.held: tuple[int, dict[str, None]] = (-1, {})
 

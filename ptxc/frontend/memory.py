@@ -7,14 +7,14 @@ different sum, built up from what outer loops know; for shared memory a 32-bit s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from emmy.compiler.dim import DYNAMIC_DIM_MAX
 from emmy.compiler.ir.expr import Expr
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import volta_slabs
-from ptxc.frontend.buffers import Buffer
+from ptxc.frontend.buffers import Buffer, Shape
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BOOL_T, F16_T, F32_T, I32_T, ElementType, element_type, slab_type
 from ptxc.frontend.expressions import Expressions
@@ -38,6 +38,9 @@ POOL = "_smem_pool"
 class Memory:
     """The kernel's buffers, and access to them at the place where ``builder`` writes."""
 
+    #: What `del` may take away where this is compiled.
+    __deletable__ = ("expressions",)
+
     def __init__(self, builder: Builder, signature: Signature) -> None:
         self.builder = builder
         self.signature = signature
@@ -46,7 +49,7 @@ class Memory:
         #: The generic addresses of tensor maps.
         self.tensor_maps: dict[str, Value] = {}
         self._types: dict[str, ElementType] = {}
-        self._known_strides: dict[tuple[Any, ...], tuple[tuple[int, ...] | None, bool]] = {}
+        self._known_strides: dict[Shape, tuple[tuple[int, ...] | None, bool]] = {}
         #: Where paged writes start, by the name of the scalar that says so.
         self.starts: dict[str, Linear] = {}
 
@@ -73,7 +76,7 @@ class Memory:
 
     # ------------------------------------------------------------------------------------------------- indices
 
-    def flat_index(self, name: str, index: tuple[Expr, ...], shape: tuple[Any, ...] | None = None) -> Linear:
+    def flat_index(self, name: str, index: tuple[Expr, ...], shape: Shape | None = None) -> Linear:
         """The row-major element offset of ``name[index]``; ``shape`` overrides the declared one.
 
         One index alone is a flat offset already. Raises InputError when the indices are not as many as dimensions.
@@ -87,7 +90,7 @@ class Memory:
             return e.recall((name, id(index)), lambda _, index: self._flat_index(name, index, None), index)
         return self._flat_index(name, index, shape)
 
-    def _flat_index(self, name: str, index: tuple[Expr, ...], shape: tuple[Any, ...] | None) -> Linear:
+    def _flat_index(self, name: str, index: tuple[Expr, ...], shape: Shape | None) -> Linear:
         """See :meth:`flat_index`; of more than one index."""
         integers = self.expressions
         shared = self.signature.shared.get(name)
@@ -104,7 +107,7 @@ class Memory:
             return integers.registers.weighted(entries, weights, wide)
         return self._dynamic_index(entries, shape, wide)
 
-    def _strides(self, name: str, shape: tuple[Any, ...]) -> tuple[tuple[int, ...] | None, bool]:
+    def _strides(self, name: str, shape: Shape) -> tuple[tuple[int, ...] | None, bool]:
         """The row-major strides of a shape, None where they depend on runtime integers; and whether the offsets
         need 64 bits."""
         known = self._known_strides.get(shape)
@@ -116,7 +119,7 @@ class Memory:
             known = self._known_strides[shape] = (None if strides is None else tuple(strides), wide)
         return known
 
-    def _dynamic_index(self, entries: list[Linear], shape: tuple[Any, ...], wide: bool) -> Linear:
+    def _dynamic_index(self, entries: list[Linear], shape: Shape, wide: bool) -> Linear:
         """The offset in a buffer whose strides depend on runtime integers."""
         e = self.expressions
         total, stride = constant(0), constant(1)
@@ -422,7 +425,7 @@ def vector_width(type: ElementType, count: int) -> bool:
     return count in (2, 4) if type is F32_T else count in (2, 4, 8) if type is F16_T else False
 
 
-def _elements(shape: tuple[Any, ...]) -> int:
+def _elements(shape: Shape) -> int:
     """How many elements a buffer can have; a symbolic size counts as the largest that Emmy admits."""
     count = 1
     for size in shape:

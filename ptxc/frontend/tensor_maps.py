@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from emmy.compiler.dim import Dim
 from emmy.compiler.dtype import get as emmy_dtype
 from emmy.compiler.ir.kernel.ir import TmaDescriptor
 
@@ -88,7 +89,7 @@ def _data_type(buffer: Buffer, nbytes: int) -> str:
     return _DATA_TYPES[buffer.dtype]
 
 
-def _dimensions(buffer: Buffer, box: tuple[int, ...]) -> list[Any]:
+def _dimensions(buffer: Buffer, box: tuple[int, ...]) -> list[int | Dim]:
     """The buffer's shape with as many dimensions as the boxes have.
 
     Of more, those of size 1 go, the last first; of one fewer, rows are split into pieces as wide as the box.

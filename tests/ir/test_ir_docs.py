@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from conftest import ROOT
+from conftest import ROOT, docstrings
 
 from ptxc.errors import InputError
 from ptxc.ir import opcodes, types, verify
@@ -24,6 +24,7 @@ def test_the_example_is_a_kernel() -> None:
     assert format_kernel(kernel) == example.split("\n", 1)[1]
 
 
+@docstrings
 def test_the_lists_are_those_of_the_code(golden: Callable[[Path, str | None], None]) -> None:
     page = PAGE.read_text()
     for source, lines in (("ir/verify.py", invariants()), ("ir/opcodes.py", table())):

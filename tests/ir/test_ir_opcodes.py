@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from conftest import docstrings
 
 from ptxc.codegen.ptx import print_module
 from ptxc.errors import ToolchainError
@@ -24,6 +25,7 @@ EFFECTS = set(re.findall(r"^([A-Z]{3,})  ", HEAD, re.MULTILINE))
 ROWS = pytest.mark.parametrize("op", OPCODES.values(), ids=str)
 
 
+@docstrings
 def test_the_head_describes_what_the_rows_use() -> None:
     letters = [letter for op in OPCODES.values() for letter in (*op.results, *op.operands)]
     assert {letter[0] for letter in letters} | {letter[1:] for letter in letters if letter[1:]} == LETTERS

@@ -13,6 +13,7 @@ from random import Random
 
 import networkx as nx
 import pytest
+from conftest import docstrings
 from flow_graph import flow_graph
 from random_kernels import random_kernel
 
@@ -194,6 +195,7 @@ def test_broken(invariant: int, message: str, change: Callable[[Kernel], None]) 
     assert (invariant, message) in found
 
 
+@docstrings
 def test_every_invariant_is_broken_by_a_test() -> None:
     numbers = [int(number) for number in re.findall(r"^ {2,3}(\d+)\. ", verify.__doc__ or "", re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, docstrings
 from random_programs import random_program
 
 from ptxc.errors import CompileError, DivergenceError, InternalError, UsageError
@@ -88,6 +88,7 @@ def test_what_comes_before_a_pass_does() -> None:
         assert len({name for name, _ in item.after}) == len(item.after)
 
 
+@docstrings
 def test_every_pass_says_what_it_does() -> None:
     for item in PIPELINE:
         assert item.summary == item.summary.strip(". ")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Set
 
 import pytest
 from conftest import ROOT
-from mutation_lab import DATA, KINDS, SHOWCASES, Key, Subject, explained, subjects
+from mutation_lab import DATA, SHOWCASES, Key, Subject, explained, subjects
 
 SUBJECTS = subjects()
 WHOLE = os.environ.get("PTXC_WHOLE_CORPUS") == "1"

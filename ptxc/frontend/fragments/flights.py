@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ptxc.errors import InputError
 from ptxc.frontend.fragments.registers import stem
-from ptxc.frontend.scope import Typed
+from ptxc.frontend.scope import Names, Typed
 from ptxc.ir import opcodes
+from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Instr
 from ptxc.ir.types import B32
 from ptxc.ir.values import Operand, Value, integer
-
-if TYPE_CHECKING:
-    from ptxc.frontend.lower import Lowering
 
 State = dict[str, bool]
 
@@ -24,8 +20,9 @@ class Flights:
     Which groups of products a wait for all but the newest ends is not followed: what it gives may be in flight.
     """
 
-    def __init__(self, k: Lowering) -> None:
-        self._k = k
+    def __init__(self, builder: Builder, names: Names) -> None:
+        self._builder = builder
+        self._names = names
         self.state: State = {}
         #: The shape of the product that held each last.
         self._shapes: dict[str, str] = {}
@@ -48,7 +45,7 @@ class Flights:
 
     def _write_fence(self) -> None:
         """What happened to registers so far comes before the products that follow."""
-        builder = self._k.builder
+        builder = self._builder
         self._fence = Instr(opcodes.WGMMA_FENCE, ("sync", "aligned"), loc=builder.loc)
         builder.block.instrs.append(self._fence)
 
@@ -65,13 +62,13 @@ class Flights:
             self._write_fence()
             self._fenced(fresh)
         self._shapes.update(dict.fromkeys(names, shape))
-        taken = [self._k.names.typed(name).operand for name in names]
+        taken = [self._names.typed(name).operand for name in names]
         return [operand for operand in taken if isinstance(operand, Value)]
 
     def _fenced(self, names: list[str]) -> bool:
         """Let the last fence hold ``names``; False where it is in another block or they are written behind it."""
-        fence, kernel, known = self._fence, self._k.kernel, self._k.names
-        instrs = self._k.builder.block.instrs
+        fence, kernel, known = self._fence, self._builder.kernel, self._names
+        instrs = self._builder.block.instrs
         at = next((at for at in reversed(range(len(instrs))) if instrs[at] is fence), None)
         if fence is None or at is None:
             return False
@@ -98,24 +95,24 @@ class Flights:
 
     def give(self, names: list[str], values: list[Value]) -> None:
         """A product holds ``names`` from here on, as ``values``."""
-        known = self._k.names
+        known = self._names
         for name, value in zip(names, values, strict=True):
             known.assign(name, Typed(value, known.typed(name).type))
 
     def wait(self, pending: int) -> None:
         """Wait until at most ``pending`` groups are in flight."""
-        k = self._k
+        builder, known = self._builder, self._names
         held: list[tuple[str, Typed, Value]] = []
         for name in self.state:
-            entry = k.names.find(name)
+            entry = known.find(name)
             if not isinstance(entry, Typed):
                 what = f"the fragment register {name!r} is out of scope while wgmma may hold it"
                 raise InputError(what, hint="wait for the product in the scope of its fragments")
             if isinstance(entry.operand, Value):  # no product holds a constant
                 held.append((name, entry, entry.operand))
-        results = tuple([k.kernel.value(value.type, value.hint) for _, _, value in held])
+        results = tuple([builder.kernel.value(value.type, value.hint) for _, _, value in held])
         operands: tuple[Operand, ...] = (*(value for _, _, value in held), integer(B32, pending))
-        k.builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), results, operands)
+        builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), results, operands)
         for (name, entry, _), result in zip(held, results, strict=True):
-            k.names.assign(name, Typed(result, entry.type))
+            known.assign(name, Typed(result, entry.type))
         self.state = dict.fromkeys(self.state, False) if pending else {}

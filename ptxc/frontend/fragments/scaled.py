@@ -53,7 +53,8 @@ def load_scales(k: Lowering, stmt: BlockScaleLoad, path: str) -> None:
         raise InputError(f"scales of the role {stmt.role!r}", hint="they are those of a or b")
     if registers.fragment(k, stmt.frag).registers:
         raise InputError(f"{stmt.frag!r} has several registers", hint="scales are a fragment of nregs=0")
-    row, supplies = lanes.group(k), TRUE
+    row = lanes.group(k)
+    supplies: Operand = TRUE
     if stmt.role == "a":
         quad = lanes.in_group(k)
         row = e.registers.add(row, quad, 8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import ELEM_COL, ELEM_ROW, RegStore
 from emmy.compiler.ir.stmt import Assign, Load, Select
@@ -36,25 +36,33 @@ _PAIRS = (F16_T, BF16_T, F32_T)
 _ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
 
 
-class _Store(NamedTuple):
+class _Store:
     """A store of one accumulator, as far as its elements have it in common."""
 
-    k: Lowering
-    stmt: RegStore
-    type: ElementType
-    #: The offset in the buffer of the tile's first element.
-    flat: Linear
-    #: Elements from a row to the next, and from a column to the next.
-    row_stride: Linear
-    column_stride: Linear
-    tile: lanes.Accumulator
+    __slots__ = ("column_stride", "flat", "k", "row_stride", "stmt", "tile", "type")
+
+    def __init__(self, k: Lowering, stmt: RegStore) -> None:
+        _check(k, stmt)
+        self.k = k
+        self.stmt = stmt
+        self.type = k.memory.type_of(stmt.dst_buffer)
+        #: Elements from a row to the next, and from a column to the next.
+        self.row_stride = _row_stride(k, stmt)
+        self.column_stride = constant(1)
+        if stmt.ldn:
+            self.column_stride = stated_stride(stmt.ldn)
+        elif stmt.col_dim is not None:
+            self.column_stride = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
+        #: The offset in the buffer of the tile's first element.
+        self.flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
+        self.tile = lanes.accumulator(k, stmt.fragment_layout, stmt.fragment_index if stmt.volta_interleaved else None)
 
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
     """Store a fragment, or four adjacent ones at once."""
     if any(cell.run for cell in stmt.run):
         raise InputError("a run of stores within a run", hint="name all cells in the first one's run")
-    cells = [_describe(k, cell) for cell in (stmt, *stmt.run)]
+    cells = [_Store(k, cell) for cell in (stmt, *stmt.run)]
     if stmt.run and _is_row_of_cells(cells):
         _store_run(cells)
         return
@@ -62,8 +70,8 @@ def store(k: Lowering, stmt: RegStore, path: str) -> None:
         _store_cell(cell)
 
 
-def _describe(k: Lowering, stmt: RegStore) -> _Store:
-    """What a store says. Raises InputError where its fragments are no accumulators of its layout."""
+def _check(k: Lowering, stmt: RegStore) -> None:
+    """Raise InputError where a store contradicts itself, or its fragments are no accumulators of its layout."""
     count = registers.accumulators(stmt.fragment_layout)
     for name in (stmt.frag, *stmt.extra_frags):
         registers.expect(k, name, "c", F32_T, count)
@@ -80,19 +88,13 @@ def _describe(k: Lowering, stmt: RegStore) -> _Store:
     if stmt.swizzle != "NONE" and (stmt.dst_buffer not in k.signature.shared or stmt.atomic):
         hint = "plain stores to shared memory are swizzled: let it be NONE"
         raise InputError(f"an atomic store, or one to global memory, with the swizzle {stmt.swizzle!r}", hint=hint)
+
+
+def _row_stride(k: Lowering, stmt: RegStore) -> Linear:
+    """The elements from a row of the tile to the next."""
     if stmt.row_dim is not None and not stmt.ldm:
-        row = _stride_of(k, stmt.dst_buffer, stmt.row_dim)
-    else:
-        row = row_stride(k, stmt.dst_buffer, stmt.ldm)
-    column = constant(1)
-    if stmt.ldn:
-        column = stated_stride(stmt.ldn)
-    elif stmt.col_dim is not None:
-        column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
-    flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
-    interleaved = stmt.fragment_index if stmt.volta_interleaved else None
-    tile = lanes.accumulator(k, stmt.fragment_layout, interleaved)
-    return _Store(k, stmt, k.memory.type_of(stmt.dst_buffer), flat, row, column, tile)
+        return _stride_of(k, stmt.dst_buffer, stmt.row_dim)
+    return row_stride(k, stmt.dst_buffer, stmt.ldm)
 
 
 def _stride_of(k: Lowering, buffer: str, dim: int) -> Linear:
