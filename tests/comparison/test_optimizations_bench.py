@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def test_each_optional_pass_and_each_level_is_a_configuration() -> None:
     assert named["without cse"].options == {"disable": ("cse",)}
     assert named["--opt 1"].options == {"opt": 1}
     assert "without unrolling" in named
+
+
+def test_the_documentation_has_a_figure_of_each() -> None:
+    page = (ROOT / "docs" / "optimizations.md").read_text()
+    rows = re.findall(r"^\| ((?:as it is|without|--opt)[\w +-]*?) +\|", page, re.MULTILINE)
+    assert rows == [one.name for one in configurations()]
 
 
 def test_a_sample_has_each_family_of_each_card_and_grows() -> None:
