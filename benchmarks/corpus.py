@@ -40,6 +40,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from shared import SHARED
 
 from ptxc.corpus import Entry, entries
 from ptxc.driver import Options, compile_kernel
@@ -48,7 +49,6 @@ from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference.emmy import NVCC_TARGETS, CudaText, compile_cuda, cuda_texts, suffixed
 from ptxc.toolchain import assemble
 
-SHARED = Path(os.environ.get("PTXC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "corpus"
 _COMPILATIONS = 2
 #: Characters of a line where the output is no terminal.

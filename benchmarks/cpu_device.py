@@ -23,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from shared import SHARED
 
 import ptxc
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 FOLDER = SHARED / "bench15" / "kernels" / "m01_matmul_512" / "full_512x512x512"
 SIZE = 512
 

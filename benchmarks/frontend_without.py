@@ -15,8 +15,9 @@ from unittest.mock import patch
 from ptxc.frontend import control, statements
 from ptxc.frontend.integers import Integers
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
-from ptxc.frontend.memory import _CHUNK_SHIFT, POOL, Memory
+from ptxc.frontend.memory import POOL, Memory
 from ptxc.frontend.scope import ScopedMemo
+from ptxc.frontend.swizzles import CHUNK_SHIFT
 from ptxc.ir.kernel import Block
 from ptxc.ir.values import Mem, Sym, Value
 from ptxc.target import Target
@@ -84,7 +85,7 @@ def _exchanged(self: Memory, flat: Linear, shift: int, mask: int) -> Linear:
     """The swizzle as it is defined, for each address anew."""
     e = self.expressions
     row = e.bitwise("&", e.bitwise(">>", flat, constant(shift)), constant(mask))
-    return e.bitwise("^", flat, e.registers.scale(row, 1 << _CHUNK_SHIFT))
+    return e.bitwise("^", flat, e.registers.scale(row, 1 << CHUNK_SHIFT))
 
 
 #: By name.

@@ -27,6 +27,7 @@ READ   reads memory: may be dropped; may not cross a WRITE or SYNC that could ch
 WRITE  writes memory or other state that someone else sees: stays, in order
 SYNC   convergent: threads act together or order their memory. No pass may move, merge or drop it, or put it
        under new control flow; only unrolling a loop whose trip count is uniform copies it
+JOINT  convergent, as SYNC, but nothing comes of it but its results: may be dropped, for all threads alike
 END    ends a block
 
 The results of some instructions are *tied*: result i and operand i are one register, read and written at once. Those
@@ -47,7 +48,7 @@ from ptxc.ir.fragments import BLOCK_SCALED, MMA_FORMS, WGMMA_FORMS, Groups, mma_
 from ptxc.ir.types import B32, PRED, Type
 from ptxc.target import Requirement
 
-PURE, READ, WRITE, SYNC, END = "PURE", "READ", "WRITE", "SYNC", "END"
+PURE, READ, WRITE, SYNC, JOINT, END = "PURE", "READ", "WRITE", "SYNC", "JOINT", "END"
 
 
 class Opcode:
@@ -270,9 +271,9 @@ CP_ASYNC_WAIT = _row("cp.async.wait_group", "= I", SYNC, "", "waits until at mos
 BAR = _row("bar", "= I I?", SYNC, "sync", "waits for all threads of the CTA, or for b threads at barrier a")
 BAR_WARP = _row("bar.warp.sync", "= R", SYNC, "", "waits for the warp's lanes in the mask a")
 ACTIVEMASK = _row(
-    "activemask", "T =", SYNC, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2))
+    "activemask", "T =", JOINT, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2))
 )
-SHFL = _row("shfl", "T P? = T R R R", SYNC, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d")
+SHFL = _row("shfl", "T P? = T R R R", JOINT, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d")
 GRID_WAIT = _row(
     "griddepcontrol", "=", SYNC, "wait", "waits until the grids that this one depends on have finished",
     needs=Requirement(90, (7, 8)),
@@ -280,12 +281,12 @@ GRID_WAIT = _row(
 
 # Tensor cores
 LDMATRIX = _row(
-    "ldmatrix", "G = M", SYNC, "sync aligned m8n8 x1 x2 x4 trans shared b16",
+    "ldmatrix", "G = M", JOINT, "sync aligned m8n8 x1 x2 x4 trans shared b16",
     "matrices of 8 x 8 halves from shared memory, a row of one from each lane's address, spread over the warp",
     needs=Requirement(75, (6, 5)),
 )  # fmt: skip
 MMA = _row(
-    "mma", "=", SYNC,
+    "mma", "=", JOINT,
     " ".join({mod: None for form in MMA_FORMS for mod in form}),
     "a * b + c of matrices that the warp holds", needs=Requirement(70, (6, 4)),
     by={

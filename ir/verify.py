@@ -29,8 +29,8 @@ Instructions
       parameter, which is loaded whole; the offset fits 32 bits, signed.
   16. Every symbol names a parameter or a shared array of the kernel or a special register, where that may stand, and
       ``mov`` of it has its width.
-  17. A guard is a predicate, and never on an instruction of effect END or SYNC: what threads do together stays under
-      control flow, where its uniformity is analysed.
+  17. A guard is a predicate, and never on an instruction of effect END, SYNC or JOINT: what threads do together stays
+      under control flow, where its uniformity is analysed.
 
 Values
   18. The names of values are such as the text form reads, no special register's, no two values' alike.
@@ -66,7 +66,7 @@ from ptxc.ir.flight import flight_violations
 from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.liveness import uses
-from ptxc.ir.opcodes import BRA, END, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
+from ptxc.ir.opcodes import BRA, END, JOINT, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
@@ -356,7 +356,7 @@ class _Verifier:
     def guard(self, instr: Instr, guard: Guard) -> None:
         if guard.predicate.type is not PRED:
             self.report(17, f"{_describe(guard.predicate)}, no guard")
-        if instr.op.effect in (END, SYNC):
+        if instr.op.effect in (END, SYNC, JOINT):
             self.report(17, f"{instr.op} takes no guard")
         elif self.kernel.ssa and instr.results and instr.op.effect not in (READ, WRITE):
             self.report(21, f"{instr.op} under a guard has no result in SSA form")

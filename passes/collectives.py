@@ -14,7 +14,8 @@ from a multiple of four on), ``warp``, ``lane`` (may differ anywhere). A block i
 widest-reaching branch around it. A barrier of the CTA must be in blocks that are not split at all, wgmma and setmaxnreg
 in blocks that are split between warpgroups at most, barriers of some warps and shuffles between fixed lanes in blocks
 that are split between warps at most; otherwise the kernel would hang or compute nonsense, and compiling it is an error
-that names the statement and the value that differs. A shuffle between whatever lanes arrive (``activemask``) may stand
+that names the statement and the value that differs. So is a last warp, or warpgroup, that the CTA does not fill, where
+an instruction takes whole ones. A shuffle between whatever lanes arrive (``activemask``) may stand
 where they have parted: it is one between those. What no pass proves is that as many threads arrive at a numbered
 barrier as it waits for: `ptxc run` tells. A wait for an mbarrier is a loop of each thread's own, which needs nobody.
 
@@ -76,6 +77,9 @@ _NEEDS: dict[Opcode, int] = {
     opcodes.WGMMA_WAIT: WARPGROUP,
     opcodes.SETMAXNREG: WARPGROUP,
 }
+#: What takes whole warps, or whole warpgroups: there is no mask of those that a CTA's last one has. A shuffle between
+#: fixed lanes does too.
+_WHOLE = frozenset(_NEEDS) - {opcodes.BAR, opcodes.BAR_WARP, opcodes.SHFL, opcodes.ACTIVEMASK}
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
 
@@ -320,6 +324,8 @@ class _Collectives:
                 active = instr.op is opcodes.SHFL and not isinstance(instr.operands[-1], Const)
                 if split > need and not active and instr.op is not opcodes.ACTIVEMASK:
                     raise self.divergence(instr, branch)
+                if instr.op in _WHOLE or (instr.op is opcodes.SHFL and not active):
+                    self.check_whole(instr, need, split)
             if instr.op is opcodes.ACTIVEMASK and split <= WARP:
                 rewritten += self.full_mask(instr)
                 continue
@@ -328,6 +334,21 @@ class _Collectives:
             rewritten.append(instr)
         block.instrs = rewritten
         block.collective = needed(rewritten)
+
+    def check_whole(self, instr: Instr, need: int, split: int) -> None:
+        """Raise DivergenceError where a warp, or a warpgroup, that the CTA does not fill reaches ``instr``.
+
+        Where warpgroups have parted, those that are whole may be the ones that do.
+        """
+        size, noun = (_WARP_SIZE, "warp") if need == WARP else (_WARPGROUP_SIZE, "warpgroup")
+        threads = self.kernel.threads
+        if threads % size and (threads < size or need == WARP or split < WARPGROUP):
+            raise DivergenceError(
+                f"{instr.op.name} takes whole {noun}s, and the CTA's {threads} threads are no multiple of {size}",
+                kernel=self.kernel.name,
+                statement=str(instr.loc),
+                hint=f"give the tile a multiple of {size} threads",
+            )
 
     def full_mask(self, instr: Instr) -> list[Instr]:
         """The mask of a warp's lanes: all 32, but for a last warp that the CTA does not fill."""

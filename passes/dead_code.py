@@ -1,8 +1,8 @@
 """Drops what nobody needs.
 
 An instruction is needed if it has an effect, ends a block, or defines a value that something needed uses; a block
-parameter is needed if something uses it, and then so is what is passed for it. Loads are not effects. Ignored results
-of ``atom`` make it ``red``.
+parameter is needed if something uses it, and then so is what is passed for it. Loads are not effects, nor are shuffles
+and the products of tensor cores, which all threads then do without. Ignored results of ``atom`` make it ``red``.
 """
 
 from __future__ import annotations

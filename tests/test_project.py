@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -108,3 +109,14 @@ def test_setup_takes_the_python_it_is_given(tmp_path: Path) -> None:
     setup = run(tmp_path / "scripts/setup", PTXC_PYTHON="/no/python")
     assert setup.returncode == 1
     assert "and PTXC_PYTHON=/no/python is not one" in setup.stderr
+
+
+ERRORS = {"InputError", "UnsupportedError", "TargetError"}
+
+
+@pytest.mark.parametrize("path", sorted(sources("ptxc/frontend")))
+def test_every_error_of_the_frontend_says_what_to_do(path: str) -> None:
+    calls = [node for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.Call)]
+    raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ERRORS]
+    bare = [call.lineno for call in raised if all(keyword.arg != "hint" for keyword in call.keywords)]
+    assert not bare, "no hint in these lines"

@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxc.cli.messages import printable, table
 from ptxc.reference.buffers import Array, Problem, decoded, described
+from ptxc.reference.codes import unpacked4
 from ptxc.reference.compare import Difference, Tolerance, compare
 from ptxc.reference.execution import Launched
 from ptxc.sim.findings import Finding
@@ -115,7 +116,7 @@ class Report:
             figures: tuple[str, ...] = ("", "", "")
             if buffer.written:
                 array = self.arrays[name]
-                figures = _figures(decoded(_plain(array), buffer.dtype)[self.problem.is_written(name, array)])
+                figures = _figures(_numbers(array[self.problem.is_written(name, array)], buffer.dtype))
             rows.append((name, described(buffer), self.problem.origins.get(name, "written"), *figures))
         return table(rows, right=(3, 4, 5))
 
@@ -233,6 +234,11 @@ def _figures(numbers: Array) -> tuple[str, ...]:
 def _plain(array: Array) -> Array:
     """An array whose elements of type bool are 0 or 1, even where nothing was written."""
     return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
+
+
+def _numbers(array: Array, dtype: str) -> Array:
+    """The numbers in an array, of a packed pair both."""
+    return unpacked4(array) if dtype == "f4e2m1x2" else decoded(_plain(array), dtype)
 
 
 def _extents(extents: Iterable[int]) -> str:

@@ -29,8 +29,10 @@ from emmy.compiler.ir.kernel.ir import (
 )
 
 from ptxc.errors import InputError
+from ptxc.frontend.dtypes import same_bits
 from ptxc.frontend.fragments.registers import as_register
 from ptxc.frontend.linear import constant
+from ptxc.frontend.swizzles import of_map
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32, B64, PRED
 from ptxc.ir.values import Mem, Operand, integer
@@ -61,8 +63,20 @@ def load(k: Lowering, stmt: TmaLoad, path: str) -> None:
         )
     if stmt.smem not in k.signature.shared:
         raise InputError(f"{stmt.smem!r} is no shared array", hint="a bulk copy fills shared memory")
-    flat = k.memory.flat_index(stmt.smem, stmt.smem_index)
-    k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // k.memory.type_of(stmt.smem).nbytes))
+    source, type = k.memory.type_of(described.buffer), k.memory.type_of(stmt.smem)
+    if not same_bits(source, type):
+        hint = "a bulk copy converts nothing: declare both with one type"
+        raise InputError(f"boxes of {source.name} in {stmt.smem!r}, which is {type.name}", hint=hint)
+    array, swizzle = k.signature.shared[stmt.smem], of_map(described.swizzle)
+    if swizzle.mask and array.align < swizzle.align:
+        hint = f"a slab of the swizzle {described.swizzle} is aligned to {swizzle.align}"
+        raise InputError(f"{stmt.smem!r} is aligned to {array.align} bytes", hint=hint)
+    flat, size = k.memory.flat_index(stmt.smem, stmt.smem_index), math.prod(described.box)
+    held = math.prod(array.extents)
+    if flat.hi < 0 or flat.lo + size > held:
+        hint = f"it has {held}: begin earlier, or let the map's boxes be smaller"
+        raise InputError(f"a box of {size} elements leaves {stmt.smem!r}, which it fills from {flat.lo} on", hint=hint)
+    k.memory.align(stmt.smem, flat, max(1, _BOX_ALIGN // type.nbytes))
     e = k.expressions
     coordinates = tuple(as_register(k, e.register(e.integer(at), 32)) for at in reversed(stmt.coords))
     destination, barrier = k.memory.address(stmt.smem, flat), _barrier(k, stmt.mbar, stmt.mbar_slot)
@@ -94,7 +108,10 @@ def expect(k: Lowering, stmt: MbarrierArriveExpectTx, path: str) -> None:
 def wait(k: Lowering, stmt: MbarrierWait, path: str) -> None:
     """Wait until the phase of parity ``phase`` has ended."""
     e, b = k.expressions, k.builder
-    barrier, parity = _barrier(k, stmt.mbar, stmt.slot), e.register(e.integer(stmt.phase), 32)
+    barrier, phase = _barrier(k, stmt.mbar, stmt.slot), e.integer(stmt.phase)
+    if phase.hi < 0 or phase.lo > 1:
+        raise InputError(f"a wait for a phase of the parity {phase.lo}", hint="a parity is 0 or 1")
+    parity = e.register(phase, 32)
     again, after = b.new_block("wait"), b.new_block("waited")
     b.branch(again)
     b.start(again)

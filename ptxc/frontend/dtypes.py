@@ -86,8 +86,13 @@ def element_type(name: str) -> ElementType:
     """The element type with Emmy's or C's ``name``. Raises UnsupportedError for an unknown one."""
     found = _TYPES.get(name) or _TYPES.get(_C_NAMES.get(name, ""))
     if found is None:
-        raise UnsupportedError(f"element type {name!r} is not supported yet")
+        raise UnsupportedError(f"element type {name!r} is not supported yet", hint=f"there are {', '.join(_TYPES)}")
     return found
+
+
+def same_bits(one: ElementType, other: ElementType) -> bool:
+    """Whether what copies bits may copy between arrays of these types. C has one name for ``u8`` and pairs of e2m1."""
+    return one is other or {one.name, other.name} == {"u8", E2M1X2_T.name}
 
 
 def slab_type(name: str) -> ElementType:

@@ -59,6 +59,7 @@ COMPARISONS: dict[str, str] = {
 #: What gives its operand as it is. That of fp8 has been converted before, and the result is afterwards.
 _IDENTITIES = ("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2")
 
+_OPERANDS = "give the operation as many as it takes"
 #: Operations on floats, and how many operands each takes.
 ARITY: dict[str, int] = {
     "add": 2, "subtract": 2, "multiply": 2, "divide": 2, "floor_divide": 2, "mod": 2, "divide_rn_f32": 2,
@@ -170,7 +171,7 @@ def compute(
     if arity is None:
         raise UnsupportedError(f"operation {name!r} of {type.name} is not supported", hint="see `ptxc ops`")
     if len(args) != arity:
-        raise InputError(f"{name!r} takes {arity} operands, not {len(args)}")
+        raise InputError(f"{name!r} takes {arity} operands, not {len(args)}", hint=_OPERANDS)
     special = _SPECIAL.get(name)
     if special is not None:
         return special(b, name, args, type, arithmetic, hint)
@@ -276,7 +277,7 @@ def exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str = "t") -> Ty
     """An operation of integers in C's common type, whatever its result becomes; a comparison gives a bool."""
     arity = ARITY.get(name, 2)
     if len(args) != arity:
-        raise InputError(f"{name!r} takes {arity} operands, not {len(args)}")
+        raise InputError(f"{name!r} takes {arity} operands, not {len(args)}", hint=_OPERANDS)
     if name in _IDENTITIES:
         return args[0]
     if name == "square":
@@ -319,15 +320,15 @@ def _integer(b: Builder, name: str, args: tuple[Typed, ...], result: ElementType
     """An operation of integers in C's common type, converted to ``result``."""
     if name == "bitwise_count":
         if len(args) != 1:
-            raise InputError(f"{name!r} takes 1 operand, not {len(args)}")
+            raise InputError(f"{name!r} takes 1 operand, not {len(args)}", hint=_OPERANDS)
         # __popcll where the result has 64 bits, else __popc: the operand becomes what they take.
         taken = element_type("u64" if result.bank is B64 else "u32")
         return convert(b, popcount(b, convert(b, args[0], taken)), result)
     row = _INTEGER.get(name)
     if row is None:
-        raise UnsupportedError(f"operation {name!r} of {result.name} is not supported")
+        raise UnsupportedError(f"operation {name!r} of {result.name} is not supported", hint="see `ptxc ops`")
     if len(args) != 2:
-        raise InputError(f"{name!r} takes 2 operands, not {len(args)}")
+        raise InputError(f"{name!r} takes 2 operands, not {len(args)}", hint=_OPERANDS)
     op, mods, by_sign = row
     shift = name in _SHIFTS
     common = c_type(args[:1] if shift else args)
@@ -349,7 +350,8 @@ def c_type(args: tuple[Typed, ...]) -> ElementType:
 def _bitcast(b: Builder, args: tuple[Typed, ...], type: ElementType | None) -> Typed:
     """The same bits as another type of the same size."""
     if len(args) != 1 or type is None:
-        raise InputError("bitcast takes one operand and needs the type to cast to")
+        what = f"a bitcast of {len(args)} operands" if type is not None else "a bitcast to no type"
+        raise InputError(what, hint="it takes one operand, and a dtype to cast to")
     operand, source = args[0]
     if source.nbytes != type.nbytes:
         raise InputError(f"bitcast from {source.name} to {type.name}", hint="both must have the same size")

@@ -160,7 +160,7 @@ class Expressions(Integers):
         return convert.truth(self.builder, value)
 
     def _unknown(self, expr: object) -> Linear | Typed:
-        raise UnsupportedError(f"expression {type(expr).__name__} is not supported yet")
+        raise UnsupportedError(f"expression {type(expr).__name__} is not supported yet", hint="see `ptxc ops`")
 
     def _literal(self, expr: Literal) -> Linear | Typed:
         if isinstance(expr.value, float) or expr.dtype == "float":
@@ -208,7 +208,8 @@ class Expressions(Integers):
         kind, _, axis = name.partition(".")
         special = {"thread_idx": "tid", "block_idx": "ctaid", "block_dim": "ntid", "grid_dim": "nctaid"}.get(kind)
         if special is None or axis not in ("x", "y", "z"):
-            raise InputError(f"there is no built-in {name!r}")
+            hint = "there are thread_idx, block_idx, block_dim and grid_dim, of .x, .y and .z, and warp_size"
+            raise InputError(f"there is no built-in {name!r}", hint=hint)
         return self.special(f"{special}.{axis}")
 
     def special(self, name: str) -> Linear:
@@ -224,7 +225,7 @@ class Expressions(Integers):
             hint = {"tid": "tid", "ctaid": "cta", "nctaid": "ctas"}[kind]
             value = self.memo.remember(key, self.builder.unary(opcodes.MOV, "u32", Sym(f"%{name}"), hint))
             least, most = (0, self.threads - 1) if kind == "tid" else (0 if kind == "ctaid" else 1, 2**31 - 1)
-            self.note(value, least, most)
+            self.note(value, least, most, depth=0)
         return self.registers.linear(value)
 
     # ---------------------------------------------------------------------------------------------- operations
@@ -278,13 +279,13 @@ class Expressions(Integers):
                 return self.modulo(left, right)
             case "<<" | ">>" | "&" | "|" | "^":
                 return self.bitwise(op, left, right)
-        raise InputError(f"there is no operator {op!r}")
+        raise InputError(f"there is no operator {op!r}", hint="see `ptxc ops`")
 
     def _unsigned_binary(self, op: str, left: Linear | Typed, right: Linear | Typed) -> Typed:
         """An operation whose C type is unsigned: it wraps around, and compares and divides without a sign."""
         name = elementwise.OF_INTEGER_OPERATOR.get(op)
         if name is None:
-            raise InputError(f"there is no operator {op!r}")
+            raise InputError(f"there is no operator {op!r}", hint="see `ptxc ops`")
         a, b = self._c_typed(left), self._c_typed(right)
         if isinstance(b.operand, Const):
             check_constant(op, b.operand.bits)
@@ -386,7 +387,7 @@ class Expressions(Integers):
         if expr.name in volta_slabs.FUNCTIONS:
             return self._place_in_slab(expr.name, args)
         if expr.name not in elementwise.FUNCTIONS:
-            raise UnsupportedError(f"function {expr.name!r} is not supported yet")
+            raise UnsupportedError(f"function {expr.name!r} is not supported yet", hint="see `ptxc ops`")
         floats = tuple(self.to(arg, F32_T) for arg in args)
         return elementwise.compute(self.builder, elementwise.FUNCTIONS[expr.name], floats, F32_T, self.arithmetic)
 
@@ -394,7 +395,8 @@ class Expressions(Integers):
         """An element's place in a Volta slab, an int of a row, a column and an extent."""
         numbers = [self._number(arg) for arg in args]
         if len(numbers) != 3 or not all(_is_integer(number) for number in numbers):
-            raise InputError(f"{name!r} takes three integers")
+            what = f"{name!r} takes three integers, not {len(args)} such operands"
+            raise InputError(what, hint="they are a row, a column and an extent")
         row, column, extent = map(self.as_linear, numbers)
         return volta_slabs.FUNCTIONS[name](self, row, column, extent)
 
@@ -402,7 +404,7 @@ class Expressions(Integers):
         """The set bits of an integer as wide as C has it."""
         number = self._number(args[0]) if len(args) == 1 else None
         if number is None or not _is_integer(number):
-            raise InputError("'bitwise_count' takes one integer")
+            raise InputError("'bitwise_count' takes one integer", hint="give it one operand, which is no float")
         return self._integer_value(elementwise.popcount(self.builder, self._c_typed(number)))
 
     def _flat_index(self, expr: FlatIndex) -> Linear:

@@ -56,10 +56,17 @@ class Integers:
         made: T | None = self._made.get(key)
         return made if made is not None else self._made.remember(key, make())
 
-    def note(self, value: Value, lo: int, hi: int) -> Value:
-        """Let index expressions contain ``value``, which lies in [lo, hi]."""
-        self.registers.add_atom(value, lo, hi, self.depth)
+    def note(self, value: Value, lo: int, hi: int, depth: int | None = None) -> Value:
+        """Let index expressions contain ``value``, which lies in [lo, hi].
+
+        It changes in as many of the loops around this place as ``depth`` says, by default in all of them.
+        """
+        self.registers.add_atom(value, lo, hi, self.depth if depth is None else depth)
         return value
+
+    def _derive(self, value: Value, lo: int, hi: int, *sources: Linear) -> Value:
+        """:meth:`note` a value computed of ``sources``: it need not change in a loop in which none of them does."""
+        return self.note(value, lo, hi, max(self.registers.depth(term) for source in sources for term in source.terms))
 
     # ------------------------------------------------------------------------------------------------ registers
 
@@ -254,7 +261,7 @@ class Integers:
         opcode, suffix = (opcodes.SHL, f"b{bits}") if op == "<<" else (opcodes.SHR, f"s{bits}")
         value = self.memoised((op, bits, left, by), lambda: self.builder.binary(opcode, suffix, left, by))
         lo, hi = (a.lo, a.hi) if op == ">>" and a.lo >= 0 else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-        self.note(value, 0 if a.lo >= 0 and op == ">>" else lo, hi)
+        self._derive(value, 0 if a.lo >= 0 and op == ">>" else lo, hi, a, b)
         return self.registers.linear(value, a.wide)
 
     def _operation(
@@ -273,7 +280,7 @@ class Integers:
         if value is None:
             type = B64 if bits == 64 else B32
             value = self.memo.remember(key, self.builder.emit(op, (*mods, f"{kind}{bits}"), type, (left, right)))
-            self.note(value, lo, hi)
+            self._derive(value, lo, hi, a, b)
         return self.registers.linear(value, wide)
 
     def select(self, predicate: Operand, a: Linear, b: Linear) -> Linear:
@@ -317,7 +324,8 @@ class Integers:
 def check_constant(op: str, right: int) -> None:
     """Raises InputError where C does not define ``op`` with a right operand that is the constant ``right``."""
     if op in ("/", "//", "%") and right == 0:
-        raise InputError("a remainder of a division by zero" if op == "%" else "a division by zero")
+        what = "a remainder of a division by zero" if op == "%" else "a division by zero"
+        raise InputError(what, hint="C does not define it: check what the divisor was made of")
     if op in ("<<", ">>") and not 0 <= right < 2**31:
         raise InputError(f"a shift by {right}", hint="C defines shifts by 0 to the width only")
 

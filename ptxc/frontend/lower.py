@@ -84,6 +84,8 @@ class Lowering:
         self.fragments: dict[str, Fragment] = {}
         #: How many members each family of fragments has.
         self.families: dict[str, int] = {}
+        #: What descriptors of matrices in shared memory describe: the type of its elements.
+        self.matrices: dict[str, ElementType] = {}
         #: The registers of fragments that a product holds.
         self.flights = Flights(self)
         #: The names that registers of products have, when so many fragments are known.

@@ -86,7 +86,7 @@ def call(b: Builder, name: str, args: Sequence[Operand], arithmetic: Arithmetic,
         return _simple(b, name, args, arithmetic, F32, hint)
     function = _FUNCTIONS.get(name)
     if function is None:
-        raise UnsupportedError(f"{name!r} is not an operation on floats that ptxc knows")
+        raise UnsupportedError(f"{name!r} is not an operation on floats that ptxc knows", hint="see `ptxc ops`")
     result = function(Writer(b, name, arithmetic), *args)
     named = b.kernel.value(F32, hint)
     result.hint, result.number = named.hint, named.number

@@ -21,6 +21,7 @@ from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.frontend.signature import Paged, Signature
+from ptxc.frontend.swizzles import CHUNK_SHIFT, shift_and_mask
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Guard
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
 #: The dynamic pool's name in the PTX text.
 POOL = "_smem_pool"
-
-#: The XOR swizzles of shared slabs: how far the row bits are above the chunk bits, and which of them count
-#: (Emmy's ``LDMATRIX_SWIZZLE_XOR``). Element ``e`` moves to ``e ^ (((e >> shift) & mask) << 3)``.
-_SWIZZLES = {"B128": (6, 7), "B64": (6, 3), "B32": (6, 1)}
-_CHUNK_SHIFT = 3
 
 
 class Memory:
@@ -133,25 +129,18 @@ class Memory:
 
     def swizzled(self, mode: str, flat: Linear) -> Linear:
         """Where a swizzled slab keeps element ``flat``. Raises UnsupportedError for a mode that ptxc lacks."""
-        base, _, shift_text = mode.partition("@")
-        if mode == "NONE" or base not in _SWIZZLES:
-            if mode in volta_slabs.RUNS:
-                raise InputError(f"a copy into a slab of the layout {mode!r}", hint="only a Write fills such a slab")
-            if mode != "NONE":
-                raise UnsupportedError(f"the shared-memory layout {mode!r} is not supported yet")
+        if mode == "NONE":
             return flat
-        shift, mask = _SWIZZLES[base]
-        if shift_text:
-            if not shift_text.isdigit() or not _CHUNK_SHIFT <= int(shift_text) < 32:
-                raise InputError(f"the swizzle {mode!r} shifts by {shift_text!r}")
-            shift = int(shift_text)
+        if mode in volta_slabs.RUNS:
+            raise InputError(f"a copy into a slab of the layout {mode!r}", hint="only a Write fills such a slab")
+        shift, mask = shift_and_mask(mode)
         return self._exchanged(flat, shift, mask)
 
     def _exchanged(self, flat: Linear, shift: int, mask: int) -> Linear:
         """``flat ^ (((flat >> shift) & mask) << 3)``, so spelled that the parts of offsets in one slab are shared."""
         e = self.expressions
         # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
-        field, chunks = 1 << (shift + mask.bit_length()), 1 << (_CHUNK_SHIFT + mask.bit_length())
+        field, chunks = 1 << (shift + mask.bit_length()), 1 << (CHUNK_SHIFT + mask.bit_length())
         above, low = self._parts(flat, field)
         key = (shift, mask, low.constant, *low.terms.items())
         return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
@@ -159,10 +148,10 @@ class Memory:
     def _exchanged_low(self, low: Linear, shift: int, mask: int, chunks: int) -> Linear:
         """:meth:`_exchanged` of an offset that has nothing above the bits that the XOR reads."""
         e = self.expressions
-        rows, chunk = self._parts(low, chunks) if shift >= _CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
+        rows, chunk = self._parts(low, chunks) if shift >= CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
         source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
         row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
-        delta = e.registers.scale(row, 1 << _CHUNK_SHIFT)
+        delta = e.registers.scale(row, 1 << CHUNK_SHIFT)
         lane = e.registers.make(chunk.terms, 0, chunk.wide)
         if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
             # The constant sets bits of its own: the lane's part is the same for all constants.
@@ -252,7 +241,7 @@ class Memory:
         """The address of what lies ``terms`` elements and ``inside`` bytes after a shared array's start."""
         e = self.expressions
         base = e.memoised(("address", symbol), lambda: self.builder.unary(opcodes.MOV, "u32", symbol, symbol.name))
-        e.note(base, 0, INT_MAX)
+        e.note(base, 0, INT_MAX, depth=0)
         sum_ = {base: 1, **{value: coefficient * nbytes for value, coefficient in terms.items()}}
         register = e.register(e.registers.make(sum_, inside, False), 32)
         assert isinstance(register, Value)
@@ -290,21 +279,28 @@ class Memory:
     def _advance(self, pointer: Value, by: Linear, nbytes: int) -> Value:
         """``pointer`` moved by as many elements."""
         e = self.expressions
-        bits = e.bits(by)
-        index = e.register(by, bits)
+        bits, stride = e.bits(by), nbytes
+        value, coefficient = next(iter(by.terms.items()))
+        index: Operand = value
+        if len(by.terms) == 1 and value.type is B32 and abs(coefficient * nbytes) <= INT_MAX:
+            # The product of 64 bits is exact, whatever the range.
+            bits, stride = 32, coefficient * nbytes
+        else:
+            index = e.register(by, bits)
         mods, bank = (("lo", "s64"), B64) if bits == 64 else (("wide", "s32"), B32)
 
         def write() -> Value:
-            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, nbytes), pointer), "addr")
+            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, stride), pointer), "addr")
 
-        return e.memoised(("advance", pointer, index, nbytes), write)
+        return e.memoised(("advance", pointer, index, stride), write)
 
     def _paged(self, name: str, page: Paged, index: tuple[Expr, ...], plus: int) -> Mem:
         """An element of a paged buffer: its page's base from the table, then its place in the page."""
         e = self.expressions
         shape = self.buffer(name).shape
         if len(index) != len(shape):
-            raise InputError(f"the paged buffer {name!r} has {len(shape)} dimensions but {len(index)} indices")
+            what = f"the paged buffer {name!r} has {len(shape)} dimensions but {len(index)} indices"
+            raise InputError(what, hint="an index has one entry a dimension")
         entries = [e.subscript(entry) for entry in index]
         entries[-1] = e.registers.add(entries[-1], constant(plus))
         position = entries[page.axis]

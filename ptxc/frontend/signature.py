@@ -279,7 +279,10 @@ def _refuse_staging(op: KernelOp, body: _Body, paged: dict[str, Paged]) -> None:
         return
     for stmt in op.body.iter():
         if not hasattr(stmt, "index"):
-            touched = split.intersection((*stmt.external_reads(), *stmt.external_writes()))
+            cells = (stmt, *stmt.run) if isinstance(stmt, RegStore) else (stmt,)
+            touched = split.intersection(
+                name for cell in cells for name in (*cell.external_reads(), *cell.external_writes())
+            )
             if touched:
                 raise UnsupportedError(
                     f"{type(stmt).__name__} takes the address of the paged buffer {min(touched)!r}",
@@ -336,9 +339,10 @@ class _Body:
             if stmt.atomic:
                 self.atomic[stmt.output] = None
         elif kind is RegStore:
-            self.stored.add(stmt.dst_buffer)
-            if stmt.atomic:
-                self.atomic[stmt.dst_buffer] = None
+            for cell in (stmt, *stmt.run):
+                self.stored.add(cell.dst_buffer)
+                if cell.atomic:
+                    self.atomic[cell.dst_buffer] = None
         elif kind is CpAsyncCopy:
             self.stored.add(stmt.smem)
         elif kind is ZeroPrologue:

@@ -182,7 +182,8 @@ def zero_prologue(k: Lowering, stmt: ZeroPrologue, path: str) -> None:
     e, b = k.expressions, k.builder
     pointer = k.memory.pointers.get(stmt.dst)
     if pointer is None:
-        raise InputError(f"{stmt.dst!r} is not an output of the kernel")
+        hint = "what a kernel zeroes is among its node's outputs"
+        raise InputError(f"{stmt.dst!r} is not an output of the kernel", hint=hint)
     registers = e.registers
     start = registers.add(e.special("tid.x"), registers.scale(e.special("ctaid.x"), k.signature.threads))
     step = e.register(registers.scale(e.special("nctaid.x"), k.signature.threads), 32)

@@ -14,6 +14,8 @@ from emmy.compiler.ir.kernel.ir import TmaDescriptor
 
 from ptxc.errors import CompileError, InputError, UnsupportedError
 from ptxc.frontend.buffers import Buffer
+from ptxc.frontend.dtypes import element_type, same_bits, slab_type
+from ptxc.frontend.swizzles import hardware
 from ptxc.launch import TensorMap
 
 #: cuTensorMapEncodeTiled's names of element types (after ``CU_TENSOR_MAP_DATA_TYPE_``) of more than a byte.
@@ -21,8 +23,6 @@ _DATA_TYPES = {
     "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32", "u32": "UINT32",
     "i64": "INT64", "u64": "UINT64", "u16": "UINT16", "i16": "UINT16", "f16x2": "UINT32",
 }  # fmt: skip
-#: Its names of swizzles (after ``CU_TENSOR_MAP_SWIZZLE_``), and the bytes of a box's innermost dimension they allow.
-_SWIZZLES = {"NONE": ("NONE", 0), "B32": ("32B", 32), "B64": ("64B", 64), "B128": ("128B", 128)}
 _MOST_BOX, _MOST_RANK = 256, 5
 #: What the strides, and a row of a box, are multiples of in bytes.
 _UNIT = 16
@@ -47,16 +47,18 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
     buffer = buffers.get(stmt.src_buf)
     if buffer is None:
         raise InputError(f"{stmt.src_buf!r} is no buffer of the kernel", hint="a tensor map describes a global buffer")
+    stated, held = slab_type(stmt.dtype), element_type(buffer.dtype)
+    if not same_bits(stated, held):
+        hint = "a tensor map describes the buffer as it is: declare both with one type"
+        raise InputError(f"a tensor map of {stated.name} over {buffer.name!r}, which is {held.name}", hint=hint)
     box = tuple(stmt.box_extents)
     if not 1 <= len(box) <= _MOST_RANK or not all(isinstance(n, int) and 1 <= n <= _MOST_BOX for n in box):
         raise InputError(f"boxes of {box}", hint=f"1 to {_MOST_RANK} extents, each 1 to {_MOST_BOX}")
-    if stmt.swizzle not in _SWIZZLES:
-        raise InputError(f"there is no swizzle {stmt.swizzle!r}", hint=f"swizzles are {', '.join(_SWIZZLES)}")
+    swizzle = hardware(stmt.swizzle)
     nbytes = emmy_dtype(buffer.dtype).nbytes
-    swizzle, span = _SWIZZLES[stmt.swizzle]
     row = box[-1] * nbytes
-    if row % _UNIT or (span and row > span):
-        most = f", at most {span}" if span else ""
+    if row % _UNIT or (swizzle.row and row > swizzle.row):
+        most = f", at most {swizzle.row}" if swizzle.row else ""
         raise InputError(f"a row of a box is {row} bytes", hint=f"it is a multiple of {_UNIT}{most}")
     dims = _dimensions(buffer, box)
     strides, stride = [], nbytes
@@ -73,7 +75,7 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
         strides=tuple(size if isinstance(size, int) else size.expr.pretty() for size in strides),
         box=box[::-1],
         element_strides=(1,) * len(box),
-        swizzle=swizzle,
+        swizzle=swizzle.map_name,
     )
 
 
@@ -98,7 +100,8 @@ def _dimensions(buffer: Buffer, box: tuple[int, ...]) -> list[Any]:
         del dims[len(dims) - 1 - dims[::-1].index(1)]
     if len(dims) != len(box):
         shape = ", ".join(str(size if isinstance(size, int) else size.expr.pretty()) for size in buffer.shape)
-        raise InputError(f"boxes of {len(box)} dimensions in {buffer.name!r}, whose shape is ({shape})")
+        what = f"boxes of {len(box)} dimensions in {buffer.name!r}, whose shape is ({shape})"
+        raise InputError(what, hint="a box has an extent for each dimension; those of size 1 may be left out")
     return dims
 
 

@@ -23,7 +23,7 @@ from emmy.compiler.ir.kernel.ir import (
 from ptxc.errors import InputError
 from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
-from ptxc.frontend.dtypes import F32_T, F64_T, ElementType, element_type
+from ptxc.frontend.dtypes import F32_T, F64_T, ElementType, element_type, same_bits
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
 _WARP = 32
-_ALL_LANES = integer(B32, -1)
+#: The mask of a whole warp.
+ALL_LANES = integer(B32, -1)
 
 
 def sync(k: Lowering, stmt: Sync, path: str) -> None:
     """A barrier of the CTA, of the warp, or of ``count`` threads at a numbered one."""
     if stmt.warp:
         if stmt.barrier_id:
-            raise InputError("a warp's barrier has no number")
-        k.builder.effect(opcodes.BAR_WARP, (), (_ALL_LANES,))
+            raise InputError("a warp's barrier has no number", hint="let barrier_id be 0, or the barrier be the CTA's")
+        k.builder.effect(opcodes.BAR_WARP, (), (ALL_LANES,))
         return
     _barrier(k, stmt.barrier_id, stmt.count)
 
@@ -70,7 +71,7 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
         raise InputError(f"a copy of {stmt.nbytes} bytes", hint="cp.async copies 4, 8 or 16")
     e, memory = k.expressions, k.memory
     if stmt.smem not in k.signature.shared:
-        raise InputError(f"{stmt.smem!r} is not a shared array")
+        raise InputError(f"{stmt.smem!r} is not a shared array", hint="cp.async copies to a Smem of the kernel")
     flat = memory.flat_index(stmt.smem, stmt.smem_index)
     if stmt.lane_index is not None:
         if len(stmt.lane_index) != 2:
@@ -81,6 +82,10 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
         flat = e.registers.add(flat, lane)
     if stmt.src in k.signature.shared:
         raise InputError(f"{stmt.src!r} is no buffer of global memory", hint="cp.async copies into shared memory")
+    held, given = memory.type_of(stmt.smem), memory.type_of(stmt.src)
+    if not same_bits(given, held):
+        hint = "cp.async converts nothing: declare both with one type"
+        raise InputError(f"a copy of {given.name} to {stmt.smem!r}, which is {held.name}", hint=hint)
     memory.align(stmt.smem, flat, max(1, stmt.nbytes // memory.type_of(stmt.smem).nbytes))
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
     origin = memory.flat_index(stmt.src, stmt.src_index)
@@ -105,8 +110,8 @@ def commit(k: Lowering, stmt: CpAsyncCommit, path: str) -> None:
 
 def wait(k: Lowering, stmt: CpAsyncWait, path: str) -> None:
     """Wait until at most ``group`` groups are pending."""
-    if stmt.group < 0:
-        raise InputError(f"a wait for {stmt.group} groups")
+    if not isinstance(stmt.group, int) or stmt.group < 0:
+        raise InputError(f"a wait for {stmt.group} groups", hint="0 or more may be pending")
     k.builder.effect(opcodes.CP_ASYNC_WAIT, (), (integer(B32, stmt.group),))
 
 
@@ -163,7 +168,8 @@ def _merge(
     It runs in ``type``; the results are in the types that the state's names were declared with.
     """
     if len(state) != len(state_b):
-        raise InputError(f"{len(state)} states are combined with {len(state_b)}")
+        what = f"{len(state)} states are combined with {len(state_b)}"
+        raise InputError(what, hint="name one of state_b for each of state")
     declared = [k.names.typed(name).type for name in state]
     k.names.push()
     for name, value, old in zip(state_b, others, state, strict=True):
@@ -232,9 +238,10 @@ def tree(k: Lowering, stmt: TreeHalve, path: str) -> None:
     """
     length = stmt.length
     if not isinstance(length, int) or length < 1:
-        raise InputError(f"a tree over {length} partial states")
+        raise InputError(f"a tree over {length} partial states", hint="it takes one or more")
     if not len(stmt.bufs) == len(stmt.state) == len(stmt.state_b):
-        raise InputError(f"{len(stmt.bufs)} arrays, {len(stmt.state)} states and {len(stmt.state_b)} others in a tree")
+        what = f"{len(stmt.bufs)} arrays, {len(stmt.state)} states and {len(stmt.state_b)} others in a tree"
+        raise InputError(what, hint="each state has an array and another to be combined with")
     slots = length * (stmt.inner[1] if stmt.inner is not None else 1)
     for buffer in stmt.bufs:
         array = k.signature.shared.get(buffer)

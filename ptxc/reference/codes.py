@@ -66,6 +66,12 @@ def decode4(codes: Array) -> NDArray[np.float64]:
     return _FOUR[codes]
 
 
+def unpacked4(pairs: Array) -> NDArray[np.float64]:
+    """The numbers in bytes that hold two codes of e2m1 each, the first one in the low bits; the last axis doubles."""
+    codes = np.stack((pairs & 15, pairs >> 4), -1)
+    return decode4(codes.reshape(*pairs.shape[:-1], -1))
+
+
 def _nearest(numbers: Array, table: NDArray[np.float64]) -> NDArray[np.int64]:
     """The places in an ascending table of what is nearest; of two that are as near, the even place."""
     middles = (table[1:] + table[:-1]) / 2

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ptxc.errors import UsageError
 from ptxc.reference.buffers import Array, decoded
-from ptxc.reference.codes import EIGHT_BITS
+from ptxc.reference.codes import EIGHT_BITS, unpacked4
 
 #: The relative error that is right, by element type, where nobody says.
 TOLERANCES = {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2, "f8e4m3": 0.13, "f8e5m2": 0.26}
@@ -17,6 +17,7 @@ TOLERANCES = {"f32": 1e-5, "f64": 1e-5, "f16": 2e-3, "bf16": 2e-2, "f8e4m3": 0.1
 #: Binary places of the mantissa, with the hidden one, and the least exponent of a normal number (0.1 * 2^e).
 _FORMATS = {
     "f16": (11, -13), "bf16": (8, -125), "f32": (24, -125), "f64": (53, -1021), "f8e4m3": (4, -5), "f8e5m2": (3, -13),
+    "f4e2m1x2": (2, 1),
 }  # fmt: skip
 
 
@@ -27,7 +28,8 @@ class Tolerance:
     The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
     what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
     the element types, the output's own and those in ``types``; there floats of eight bits do not count, as what a
-    kernel reads of them is exact. An output of them is right where it is a neighbour of what is expected.
+    kernel reads of them is exact. An output of them, or of pairs of e2m1, is right where it is a neighbour of what is
+    expected.
     """
 
     relative: float | None = None
@@ -72,11 +74,16 @@ def compare(
 ) -> Difference:
     """Compare two arrays with elements of type ``dtype``, where ``where`` holds. NaN equals NaN, nothing else does.
 
-    Numbers may be held in a wider type than ``dtype``. Raises UsageError for arrays of different sizes.
+    Numbers may be held in a wider type than ``dtype``; a byte of f4e2m1x2 is two elements. Raises UsageError for arrays
+    of different sizes.
     """
     if got.size != expected.size:
         raise UsageError(f"{name!r} has {got.size} elements, {expected.size} are expected")
     expected = expected.reshape(got.shape)
+    if dtype == "f4e2m1x2":
+        # What nothing wrote is no byte in a reference; it is not compared.
+        got, expected = (unpacked4(np.nan_to_num(array).astype(np.uint8)) for array in (got, expected))
+        where = where if where is None else np.repeat(where, 2, axis=-1)
     a, b = _numbers(got, dtype), _numbers(expected, dtype)
     chosen = np.ones(a.shape, np.bool_) if where is None else where
     if not chosen.any():
@@ -89,7 +96,7 @@ def compare(
         relative = np.where(same, 0.0, _no_nan(absolute / scale))
         ulp = np.where(same, 0.0, absolute / _ulp(b, dtype))
         allowed = tolerance.absolute + tolerance.of(dtype) * np.where(np.isfinite(scale), scale, 0)
-        if dtype in EIGHT_BITS and tolerance.relative is None:
+        if (dtype in EIGHT_BITS or dtype == "f4e2m1x2") and tolerance.relative is None:
             allowed = np.maximum(allowed, _ulp(b, dtype))
     wrong = ~same & ~(absolute <= allowed)
     found = Difference(

@@ -177,17 +177,27 @@ def suffixed(target: str, specific: bool) -> str:
 
 def compile_cuda(source: str, arch: str, options: Sequence[str] = ()) -> tuple[str, float]:
     """nvcc's PTX of a CUDA text, and the CPU seconds that it took, its children's too. Raises ToolchainError."""
+    ptx, seconds = _nvcc(source, arch, "ptx", options)
+    return ptx.decode(), seconds
+
+
+def assemble_cuda(source: str, arch: str, options: Sequence[str] = ()) -> tuple[bytes, float]:
+    """As `compile_cuda`, the whole way to machine code, which is Emmy's own: ``nvcc --cubin``."""
+    return _nvcc(source, arch, "cubin", options)
+
+
+def _nvcc(source: str, arch: str, form: str, options: Sequence[str]) -> tuple[bytes, float]:
     nvcc = find_tool("nvcc")
     with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
         file = Path(folder, "kernel.cu")
         file.write_text(source, encoding="utf-8")
-        output = file.with_suffix(".ptx")
-        command = [str(nvcc), "--ptx", f"-arch={arch}", *options, "-o", str(output), str(file)]
+        output = file.with_suffix(f".{form}")
+        command = [str(nvcc), f"--{form}", f"-arch={arch}", *options, "-o", str(output), str(file)]
         status, said, seconds = run_timed(command, TIME_LIMIT)
         if status or not output.exists():
             said = said.strip().replace(str(file), "kernel.cu")
             raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500]}")
-        return output.read_text(encoding="utf-8"), seconds
+        return output.read_bytes(), seconds
 
 
 # ----------------------------------------------------------------------------------------- a program, by NumPy

@@ -75,6 +75,8 @@ def _read(m: Machine, active: Active, piece: Piece, size: int) -> Array:
             m.checks.race.read(m, piece, size)
         if m.checks.init is not None:
             m.checks.init.shared_read(m, piece, size)
+        if m.checks.proxy is not None:
+            m.checks.proxy.loaded(piece)
     elif m.checks.global_race is not None and piece.region.space == "global":
         m.checks.global_race.read(m, active, piece, size)
     shift = size.bit_length() - 1

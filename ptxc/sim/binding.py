@@ -137,7 +137,7 @@ def _register_reader(register: Register, kind: PtxType) -> Reader:
 
     def read(m: Machine, active: Active) -> Array:
         values = m.registers[index]
-        if index in m.flying:
+        if index in m.watched:
             m.products.touched(m, index, active, writing=False)
         if values is None:
             values = m.undefined(index, active)

@@ -49,6 +49,9 @@ def _issue(m: Machine, target: Target, at: int, start: int, data: Array, swizzle
     values = data.view(np.complex128)
     if m.checks.race is not None:
         m.checks.race.async_issued(m, piece, 16)
+    if m.checks.proxy is not None:
+        m.checks.proxy.overwritten(m, piece, slot)
+        m.checks.proxy.completes(m, target.object.address, slot)
     landing = Landing(cta, slot, data.size, 0, lambda machine: write_landed(machine, piece, values, bulk=True))
     m.mbarriers.track(target.object, landing)
 

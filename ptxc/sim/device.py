@@ -32,12 +32,12 @@ from ptxc.sim.order import Order
 from ptxc.sim.parser import parse
 from ptxc.sim.profile import Profile
 from ptxc.sim.program import Extent, Instruction, Parameter, Program
-from ptxc.sim.proxy import ProxyCheck, has_async_readers
+from ptxc.sim.proxy import ProxyCheck, uses_async_proxy
 from ptxc.sim.race import SharedRaceCheck
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.scheduler import Scheduler
 from ptxc.sim.tensor_map import BoundMap, TensorMap, encode
-from ptxc.sim.wgmma import WarpgroupQueue
+from ptxc.sim.wgmma import WarpgroupQueue, registers_of_products
 
 #: Called with the CTAs done and to do; those that run count in part, as far as the batch before them tells.
 Progress = Callable[[float, int], None]
@@ -363,7 +363,7 @@ class _Launch:
             findings=self._findings,
             copies=CopyQueue(where.threads),
             mbarriers=Mbarriers(len(ctas)),
-            products=WarpgroupQueue(where.threads),
+            products=WarpgroupQueue(where.threads, registers_of_products(self._program)),
             checks=Checks(sync="sync" in checks, memory="memory" in checks, global_race=self._global_race),
             profile=self.profile,
         )
@@ -373,8 +373,8 @@ class _Launch:
             order = m.checks.order = Order(m)
             m.checks.race = SharedRaceCheck(m, order)
             self._global_race.begin(order)
-            if has_async_readers(m.program):
-                m.checks.proxy = ProxyCheck(m.shared.data.size, m.threads)
+            if uses_async_proxy(m.program):
+                m.checks.proxy = ProxyCheck(m.shared.data.size, m.threads, len(ctas))
         scheduler = Scheduler(self._kernel, m, max_steps, tick)
         try:
             scheduler.run()

@@ -64,7 +64,7 @@ class Machine:
     """A batch of CTAs.
 
     ``registers`` holds an array or None (never written) for each register of the program. Arrays are never changed
-    in place, so that several registers may share one. ``flying`` are the registers that a ``wgmma`` may still use.
+    in place, so that several registers may share one. ``watched`` are the registers of ``wgmma`` products.
     ``shared`` holds the batch's CTAs one behind the other, ``shared_stride`` bytes each, ``local`` likewise its
     threads. ``read_only`` are the regions that ``ld.global.nc`` reads, ``written`` those that something writes, with
     the first slot that does.
@@ -90,7 +90,7 @@ class Machine:
     live: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
     live_count: int = 0
     issued: int = 0
-    flying: set[int] = field(default_factory=set)
+    watched: frozenset[int] = frozenset()
     instruction: Instruction | None = None
     read_only: dict[Region, Instruction] = field(default_factory=dict)
     written: dict[Region, tuple[Instruction, int]] = field(default_factory=dict)
@@ -99,6 +99,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.registers = [None] * len(self.program.registers)
+        self.watched = self.products.watched
         self.live = self.geometry.exists.copy()
         self.live_count = int(self.live.sum())
         self.shared_base = self.geometry.cta_of_slot * self.shared_stride
@@ -124,7 +125,7 @@ class Machine:
 
     def write(self, index: int, values: Array, active: Active) -> None:
         """Set a register in the ``active`` threads to ``values``, which no one may change afterwards."""
-        if index in self.flying:
+        if index in self.watched:
             self.products.touched(self, index, active, writing=True)
         if self.checks.init is not None:
             self.checks.init.register_written(index, active)

@@ -84,6 +84,8 @@ def _load_matrix(instruction: Instruction) -> Action:
             m.checks.race.read(m, _touched(piece, count, transposed), 4)
         if m.checks.init is not None:
             m.checks.init.shared_read(m, piece, 16)
+        if m.checks.proxy is not None:
+            m.checks.proxy.loaded(piece)
         words = m.shared.view(16).take(piece.offsets >> 4).view(np.uint32).reshape(-1, count, 8, 4)
         if transposed:
             words = _transposed(words)

@@ -149,6 +149,8 @@ class Mbarriers:
         known.maker[ctas] = target.slots
         if m.checks.order is not None:
             known.made[0][ctas], known.made[1][ctas] = m.checks.order.now(target.slots)
+        if m.checks.proxy is not None:
+            m.checks.proxy.initialised(known.address, target.slots, ctas)
         self.changes += 1
 
     def expect(self, m: Machine, target: Target, amounts: Array) -> None:

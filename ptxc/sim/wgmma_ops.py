@@ -43,7 +43,7 @@ def _wgmma(instruction: Instruction) -> Action:
     def act(machine: Machine, active: Active) -> None:
         whole(machine, active, WARPGROUP, instruction)
         if name == "fence":
-            machine.products.fenced[active.index] = True
+            machine.products.fence(active)
         elif name == "commit_group":
             machine.products.committed[active.index] += 1
         else:
@@ -159,12 +159,13 @@ def _multiply(
 
     def act(m: Machine, active: Active) -> None:
         index = whole(m, active, WARPGROUP, instruction)
+        m.products.check_fence(m, (*registers, *sources), index)
         (a, reads_a), (b, reads_b) = matrices[0](m, active), matrices[1](m, active)
         reads = _join(reads_a, reads_b)
         if m.checks.init is not None and reads is not None:
             m.checks.init.shared_read(m, reads, 16)
         if m.checks.proxy is not None and reads is not None:
-            m.checks.proxy.read(m, reads, index)
+            m.checks.proxy.multiplied(m, reads, index)
         total = np.matmul(a, b.swapaxes(1, 2)) * sign
         keeps = rows(m, active, accumulates(m, active)).reshape(-1, WARPGROUP)[:, 0]
         if keeps.any():

@@ -76,7 +76,7 @@ BAD: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "an unknown element type": (edited(VECTOR_ADD, '"dtype": "f32"', '"dtype": "f33"'), ("nodes.x", "'f33'")),
     "a hostile statement": (
-        edited(VECTOR_ADD, "Tile(axes", "__import__('os').system('touch /tmp/clih-hacked') or Tile(axes"),
+        edited(VECTOR_ADD, "Tile(axes", "__import__('os').system('touch hacked') or Tile(axes"),
         ("nodes.z",),
     ),
     "a hostile name": (
@@ -95,14 +95,13 @@ def test_bad_input(kind: str, command: str, tmp_path: Path) -> None:
     make(path)
     before = files(tmp_path)
     output = ("-o", tmp_path / "out.ptx", "--launch-json", tmp_path / "out.json") if command == "compile" else ()
-    message = ptxc(command, path, *output).message
+    message = ptxc(command, path, *output, cwd=tmp_path).message
     assert message.startswith(f"ptxc: error: {path}: ")
     for part in expected:
         assert part in message
     assert message.isprintable()
     assert "Traceback" not in message
     assert files(tmp_path) == before
-    assert not Path("/tmp/clih-hacked").exists()
 
 
 def test_an_error_says_what_to_do(tmp_path: Path) -> None:

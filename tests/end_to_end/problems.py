@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from bench15 import Run, reference, reference_file
 from launching import Array, Arrays
-from reference import computed, inputs
+from meanings import computed
+from reference import inputs
 
 from ptxc.driver import CompiledKernel
 

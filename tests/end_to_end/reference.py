@@ -1,42 +1,15 @@
-"""What kernels should compute, in NumPy and float64."""
+"""Random inputs for compiled kernels."""
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Iterable
 
 import numpy as np
-from launching import DTYPES, Array, Arrays
+from launching import DTYPES, Arrays
 
 from ptxc.driver import CompiledKernel
 from ptxc.launch import evaluate
-
-
-def softmax(x: Array) -> Array:
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def rms_norm(x: Array, w: Array) -> Array:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w
-
-
-def l2_norm(x: Array) -> Array:
-    return x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-12)
-
-
-def attention(q: Array, k: Array, v: Array, causal: bool = False) -> Array:
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-    if causal:
-        scores = np.where(np.tri(scores.shape[-2], dtype=bool), scores, -np.inf)
-    return softmax(scores) @ v
-
-
-FUNCTIONS = {
-    "np": np, "softmax": softmax, "rms_norm": rms_norm, "l2_norm": l2_norm, "attention": attention,
-    "erf": np.vectorize(math.erf),
-}  # fmt: skip
 
 
 def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float = 0.0, tag: str = "") -> Arrays:
@@ -57,9 +30,3 @@ def inputs(kernels: Iterable[CompiledKernel], sizes: dict[str, int], step: float
             elif parameter.role == "output":
                 written.add(parameter.name)
     return arrays
-
-
-def computed(expression: str, arrays: Arrays) -> Array:
-    """The value of a NumPy expression over arrays and :data:`FUNCTIONS`."""
-    doubles = {name: array.astype(np.float64) for name, array in arrays.items()}
-    return np.asarray(eval(expression, FUNCTIONS, doubles))

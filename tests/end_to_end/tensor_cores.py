@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from conftest import SHARED
-from launching import Array
+from launching import Array, error
 
 from ptxc.launch import evaluate
 from ptxc.sim.convert import decoded
@@ -119,7 +119,7 @@ def values(array: Array) -> Array:
 
 
 def error_of(run: Run, row: str) -> float:
-    """The largest error of what was written, relative to the root of the expected elements' mean square."""
+    """The largest error of what was written, relative to the larger of an element and the root mean square."""
     got = values(run.arrays[run.output])
     got = got.reshape(-1, *got.shape[-2:])
     written = ~np.isnan(got)
@@ -130,7 +130,7 @@ def error_of(run: Run, row: str) -> float:
         want = _four_bits(run)[None]
     else:
         want = _product(run, written)[None]
-    return float(np.abs(got - want)[written].max() / math.sqrt((want[written] ** 2).mean()))
+    return error(got[written], want[written])
 
 
 def _product(run: Run, written: Array) -> Array:

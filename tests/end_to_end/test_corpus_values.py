@@ -3,7 +3,7 @@
 A few CTAs of each, with all checks on; kernels of each family on each card. By default a sample of them that takes
 seconds; ``PTXC_WHOLE_CORPUS=1`` takes at least five of each family and card.
 
-How far an answer may be off follows from what the kernel does, see :func:`tolerance`.
+How far an answer may be off follows from what the kernel does, see :mod:`tolerances`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ import math
 import zlib
 from functools import cache
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pytest
 from bench15 import WHOLE
 from conftest import SHARED
+from tolerances import of_kernel
 
-from ptxc.cli import launching
-from ptxc.cli.sources import Source
-from ptxc.cli.verify import NVCC, PTXC, REFERENCE, Verification
 from ptxc.corpus import Entry, entries
-from ptxc.driver import Options, compile
+from ptxc.driver import compile
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference import buffers
 from ptxc.reference.buffers import Array, Buffer, problem_of
@@ -32,14 +29,12 @@ from ptxc.reference.compare import Tolerance
 from ptxc.reference.execution import Settings
 from ptxc.reference.sample import Sample
 from ptxc.reference.steps import steps_of
+from ptxc.reference.verification import NVCC, PTXC, REFERENCE, Verification
 from ptxc.sim.findings import CHECKS
 
 FOLDER = SHARED / "emmy-corpus"
 #: How many kernels of each family and card are executed, and of how many families of each card without the switch.
 EACH = 5 if WHOLE else 1
-#: The unit roundoff of the types that elements are rounded to.
-ROUNDOFF = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
-
 #: The least positive number of types in which results may be as small as that.
 LEAST = {"f8e4m3": 2.0**-9, "f8e5m2": 2.0**-16}
 
@@ -56,22 +51,6 @@ def chosen() -> list[Entry]:
 
 def _kind(entry: Entry) -> tuple[str, str]:
     return entry.card, entry.family
-
-
-def tolerance(op: Any, outputs: dict[str, str], inputs: dict[str, Array]) -> float:
-    """How far an element may be off, relative to the larger of its magnitude and the root of their mean square.
-
-    A sum of n products of random numbers, added up in a type of roundoff u, is off by some ``sqrt(n) * u`` of the sum
-    of their magnitudes in the middle, and hardly by four times as much; that sum is ``sqrt(n)`` of a typical result.
-    Hence ``4 * n * u``, n being at most the largest dimension of an input. u is 2^-24, or 2^-11 for the chunks (of at
-    most 64) that are summed in f16. What is rounded on the way to a 16-bit type (a fragment made of an accumulator, a
-    tile in shared memory, the values of an epilogue) and the result each add a few roundoffs of that type.
-    """
-    length = max(max(array.shape, default=1) for array in inputs.values())
-    kinds = {type(stmt).__name__ for stmt in op.body.iter()}
-    summed = 4 * length * 2.0**-24 + ("FragmentPromote" in kinds) * 4 * math.sqrt(64) * 2.0**-11
-    halves = any(array.dtype.itemsize <= 2 for array in inputs.values())
-    return summed + 4 * max(ROUNDOFF.get(dtype, 0.0) for dtype in outputs.values()) + 8 * halves * 2.0**-11
 
 
 def _small(buffer: Buffer, seed: int, most: int = 3) -> Array:
@@ -99,7 +78,7 @@ def test_a_kernel_of_the_corpus_computes(entry: Entry, monkeypatch: pytest.Monke
     monkeypatch.setattr(buffers, "_random", _small)
     verification = verified(entry)
     assert REFERENCE in verification.answers, verification.notes
-    assert not [str(finding) for who, *_, finding in verification.findings if who == PTXC]
+    assert not [str(found.finding) for found in verification.findings if found.who == PTXC]
     assert not verification.wrong
     assert not WHOLE or entry.target == "sm_70" or NVCC in verification.answers, verification.notes
 
@@ -110,19 +89,17 @@ def verified(entry: Entry) -> Verification:
     (node,) = kernel_nodes(graph)
     kernels = compile(graph, target=entry.target)
     steps = steps_of(kernels)
-    program = launching.Program(entry.path.name, steps, {step.entry: kernels[0].ptx for step in steps})
     problem = problem_of(steps, bindings()[entry.path.name], {}, 0)
     outputs = {buffer.name: buffer.dtype for buffer in problem.written}
     settings = Settings(sanitize=frozenset(CHECKS), sample=Sample(count=2))
     # Beside what is relative, a number below the normal ones of a type is off by one step of those.
     steps_of_eight = max(LEAST.get(dtype, 0.0) for dtype in outputs.values())
-    allowed = Tolerance(tolerance(node.op, outputs, problem.arrays()), steps_of_eight)
+    allowed = Tolerance(of_kernel(node.op, outputs.values(), problem.arrays()), steps_of_eight)
     found = Verification(problem, allowed, settings)
-    source = Source(str(entry.path), Options(target=entry.target), "", True)
-    found.evaluate(source, steps)
-    found.execute(PTXC, program)
+    found.evaluate(graph, steps)
+    found.execute(PTXC, {step.entry: kernels[0].ptx for step in steps}, steps)
     if WHOLE and entry.target != "sm_70":  # nvcc 13 knows no sm_70
-        found.compile_with_nvcc(source, kernels[0].target)
+        found.compile_with_nvcc(graph, kernels[0].target)
     return found
 
 

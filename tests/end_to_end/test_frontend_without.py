@@ -16,7 +16,7 @@ CHANGES = {
     "32-bit indices": "rms_norm",
     "value ranges": "matmul_pipeline_raster",
     "swizzle parts": "cpasync_swizzle_B128",
-    "remembered registers": "write_swizzle_vec4_B32",
+    "remembered registers": "matmul_async",
     "vector accesses": "scalar_add_vec4",
     "resident CTAs": "matmul_pipeline_raster",
 }

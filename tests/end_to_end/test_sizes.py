@@ -10,8 +10,9 @@ from collections.abc import Iterable
 import pytest
 from bench15 import WHOLE, Run, code, reference_file, runs, sample, schedules
 from launching import error, run
+from meanings import computed
 from problems import DYNAMIC, FULL
-from reference import computed, inputs
+from reference import inputs
 
 from ptxc.driver import CompiledKernel
 from ptxc.launch import Launch, evaluate

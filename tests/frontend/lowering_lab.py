@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +22,7 @@ import ptxc
 from ptxc.driver import CompiledKernel
 from ptxc.errors import CompileError, InternalError
 from ptxc.launch import Launch, LaunchParameter, evaluate
+from ptxc.reference.emmy import compile_cuda, cuda_texts
 from ptxc.sim.device import CpuDevice
 
 Array = NDArray[Any]
@@ -238,32 +236,14 @@ def run_emmy(
     """What nvcc's PTX for Emmy's CUDA text of the same kernel writes. Needs nvcc."""
     kernel = compiled(graph, target)
     assert kernel.launch is not None
-    ptx = nvcc_ptx(emmy_source(graph, target), target)
-    return launch(ptx, kernel.name, kernel.launch, arrays, ("memory",), device)
-
-
-def emmy_source(graph: Graph, target: str = "sm_90") -> str:
-    """Emmy's CUDA text for the kernel of ``graph``."""
-    from emmy.compiler.ir.cuda.ir import CudaOp
-    from emmy.compiler.pipeline import Pipeline
-    from emmy.compiler.target import parse_sm, set_target
-
-    set_target(parse_sm(target))
-    lowered = Pipeline.build(["lowering/cuda"]).run(graph)
-    (source,) = [node.op.kernel_source for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
-    return str(source)
+    (text,) = cuda_texts(graph, target)
+    return launch(nvcc_ptx(text.source, target), kernel.name, kernel.launch, arrays, ("memory",), device)
 
 
 @cache
 def nvcc_ptx(source: str, target: str) -> str:
     """nvcc's PTX for CUDA text."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "k.cu")
-        path.write_text(source)
-        command = ["nvcc", "--ptx", f"-arch={target}", "-o", str(path.with_suffix(".ptx")), str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{done.stderr}\n{source}"
-        return path.with_suffix(".ptx").read_text()
+    return compile_cuda(source, target)[0]
 
 
 # ---------------------------------------------------------------------------------------- many cases in one kernel

@@ -388,7 +388,8 @@ def test_ptxas_takes_fragments_of_bytes(target: str) -> None:
 def loading(kind: str, source: str, load: Any, smem: str | None = None, inputs: Any = None) -> CompileError:
     """The error of one load of a fragment of ``kind`` from ``x`` or a slab."""
     slab = [Smem("s", (16, 32), smem)] if smem else []
-    stmts = [*slab, fragment("f", load.role, kind, 32), load, Load("v", "x", (lit(0), lit(0))), Write("out", ZERO, "v")]
+    filled = fragment("f", load.role, kind, 16 if kind == "f16" else 32)
+    stmts = [*slab, filled, load, Load("v", "x", (lit(0), lit(0))), Write("out", ZERO, "v")]
     return refused(lambda: warp(stmts, {"x": ((16, 32), source), **(inputs or {})}), "sm_89")
 
 
@@ -434,7 +435,7 @@ def test_scaled_loads_that_there_are_not(slab: str, scales: str, role: str, tran
 @pytest.mark.parametrize("fields", [{"pair_frag": "g"}, {"swizzle": "B128"}, {"staged": False}])
 def test_slabs_of_bytes_are_plain(fields: dict[str, Any]) -> None:
     load = LdmatrixLoad("f", "s", ZERO, "b", 32, byte_slab=True, b_trans=True, **fields)
-    assert "a slab of bytes that is" in str(loading("f8e4m3", "f32", load, "__nv_fp8_e4m3"))
+    assert "a slab of bytes" in str(loading("f8e4m3", "f32", load, "__nv_fp8_e4m3"))
 
 
 @pytest.mark.parametrize(
@@ -452,7 +453,8 @@ def test_slabs_of_bytes_are_plain(fields: dict[str, Any]) -> None:
 )
 def test_products_that_no_atom_has(shape: tuple[int, int, int], kind: str, fields: dict[str, Any], what: str) -> None:
     stmts = [
-        *[fragment(name, name, "f8e4m3" if name != "c" else "f32", 32) for name in "abc"],
+        *[fragment(name, name, "f4e2m1x2", 64, nregs=registers) for name, registers in (("a", 4), ("b", 2))],
+        fragment("c", "c", "f32"),
         fragment("s", "a", "f8e4m3", 64, nregs=0),
         MmaSyncPtx("c", "a", "b", shape, kind, **fields),
         RegStore("out", ZERO, "c", (16, 8)),

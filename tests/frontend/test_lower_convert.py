@@ -38,6 +38,7 @@ from lowering_lab import (
     var,
     wrap,
 )
+from tolerances import ROUNDOFF, of_terms
 
 from ptxc.errors import InputError, UnsupportedError
 
@@ -346,8 +347,8 @@ def test_atomic_additions(kind: str) -> None:
         np.testing.assert_array_equal(got, expected)
         return
     total = numbers.astype(np.float64).reshape(-1, 4).sum(0)
-    near = {"bf16": 0.05, "f16": 5e-3}.get(kind, 1e-6)
-    np.testing.assert_allclose(of_bfloat(got) if kind == "bf16" else got, total, rtol=near)
+    near = of_terms(numbers.reshape(-1, 4), ROUNDOFF[kind])
+    assert (np.abs((of_bfloat(got) if kind == "bf16" else got) - total) <= near).all()
 
 
 @pytest.mark.parametrize("kind", ["i16", "u8", "u16", "bool"])

@@ -425,7 +425,7 @@ def test_an_epilogue_loads_and_computes(rows: int) -> None:
     [
         ([*loaded()[:3], MmaSyncPtx("c", "a", "b", (16, 8, 64), "f16")], "m16n8k64"),
         ([*loaded()[:3], multiply(kind="f64")], "f64"),
-        ([*loaded()[:2], fragment("c", "c", "f16"), multiply()], "does not fit"),
+        ([*loaded()[:2], fragment("c", "c", "f16"), multiply()], "'c' is C of f16 in 2 registers, not C of f32 in 4"),
         ([multiply()], "there is no fragment 'a'"),
         ([fragment("q", "q", "f16")], "the role 'q'"),
         ([*loaded(), RegStore("x", ZERO, "c", SHAPE)], "no output"),

@@ -496,11 +496,19 @@ SLAB = Smem("s", (32, 32), "__half", align=16)
 PAIR = [fragment("a", "a"), fragment("d", "a")]
 
 
-@pytest.mark.parametrize("stmts", [loaded(), [*loaded()[:3], FragmentPromote("c", "c", "m8n8k4")], repacked("a")])
-def test_less_than_a_warp_is_an_error(stmts: Any) -> None:
-    body = stmts if isinstance(stmts, list) else next(iter(stmts.nodes["z"].op.body)).body
-    error = refused(lambda: kernel_graph(tile({"i": 16}, body, 16), {**GIVEN, "v": (4,)}, {"z": (16, 16)}), TARGET)
-    assert "16 threads; its operands are whole warps'" in str(error)
+@pytest.mark.parametrize("threads", [16, 48])
+@pytest.mark.parametrize(
+    ("stmts", "what"),
+    [
+        (loaded(), "mma takes whole warps"),
+        ([fragment("h", "c"), *loaded()[:3], FragmentPromote("c", "h", "m8n8k4")], "shfl takes whole warps"),
+        ([fragment("p", "a"), *loaded()[:3], FragmentRepack("p", ("c",), "f16", "m8n8k4")], "shfl takes whole warps"),
+    ],
+)
+def test_a_warp_that_the_cta_does_not_fill_is_an_error(stmts: list[Any], what: str, threads: int) -> None:
+    body = tile({"i": threads}, [*stmts, store("z", ZERO, "c")], threads)
+    error = refused(lambda: kernel_graph(body, GIVEN, {"z": (16, 16)}), TARGET)
+    assert f"{what}, and the CTA's {threads} threads are no multiple of 32" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -508,23 +516,23 @@ def test_less_than_a_warp_is_an_error(stmts: Any) -> None:
     [
         ([*loaded(), MmaSyncPtx("c", "a", "b", SHAPE, "bf16")], "m8n8k4 of bf16"),
         ([*loaded(), MmaSyncPtx("c", "a", "b", (16, 8, 16), "f16", b_row_major=True)], "m16n8k16"),
-        ([*loaded(), multiply(c_dtype="f16")], "does not fit m8n8k4"),
-        ([fragment("a", "a", registers=4), operand("a", "x", ZERO, "a", staged=False)], "none of m8n8k4"),
-        ([fragment("a", "a", "bf16"), operand("a", "x", ZERO, "a", staged=False)], "none of m8n8k4"),
+        ([*loaded(), multiply(c_dtype="f16")], "'c' is C of f32 in 8 registers, not C of f16 in 4"),
+        ([fragment("a", "a", registers=4), operand("a", "x", ZERO, "a", staged=False)], "not A of f16 in 2"),
+        ([fragment("a", "a", "bf16"), operand("a", "x", ZERO, "a", staged=False)], "is A of bf16 in 2"),
         ([SLAB, *PAIR, operand("a", "s", ZERO, "a", pair_frag="d")], "row-major"),
         ([SLAB, *PAIR, operand("a", "s", ZERO, "a", swizzle="V70A")], "two fragments"),
         ([SLAB, *PAIR, operand("a", "s", ZERO, "a", swizzle="V70B", pair_frag="d")], "'V70B'"),
-        ([*PAIR, operand("a", "x", ZERO, "a", swizzle="V70A", pair_frag="d")], "a shared array"),
+        ([*PAIR, operand("a", "x", ZERO, "a", swizzle="V70A", pair_frag="d")], "'x' is no shared array"),
         ([*PAIR, Smem("s", (32, 32), "float"), operand("a", "s", ZERO, "a", swizzle="V70A", pair_frag="d")], "of f16"),
         ([SLAB, *loaded(), store("s", ZERO, "c", swizzle="V70A")], "only a Write"),
         ([SLAB, Load("v", "x", ZERO), Write("s", (lit(0),), "v", swizzle="V70A")], "two dimensions"),
         ([Load("v", "x", ZERO), Write("z", ZERO, "v", swizzle="V70B")], "no shared array"),
         ([Let("v", FuncCallExpr("emmy_volta_crosswise", (I, I)), dtype("i32"))], "three integers"),
         ([Let("v", FuncCallExpr("emmy_volta_b_congruous", (I, lit(0.5), I)), dtype("i32"))], "three integers"),
-        ([*loaded(), fragment("p", "a"), FragmentRepack("p", ("c",), "f16", "m8n8k4", 4)], "a part from 0 to 3"),
-        ([*loaded(), fragment("p", "a"), FragmentRepack("p", ("c", "c"), "f16", "m8n8k4")], "one accumulator"),
-        ([*loaded("f16"), fragment("p", "a"), FragmentRepack("p", ("c",), "f16", "m8n8k4")], "no accumulator"),
-        ([*loaded(), FragmentPromote("c", "c", "m8n8k4")], "no accumulators"),
+        ([*loaded(), fragment("p", "a"), FragmentRepack("p", ("c",), "f16", "m8n8k4", 4)], "the part 4 of a repacking"),
+        ([*loaded(), fragment("p", "a"), FragmentRepack("p", ("c", "c"), "f16", "m8n8k4")], "of 2 accumulators"),
+        ([*loaded("f16"), fragment("p", "a"), FragmentRepack("p", ("c",), "f16", "m8n8k4")], "not C of f32 in 8"),
+        ([*loaded(), FragmentPromote("c", "c", "m8n8k4")], "'c' is C of f32 in 8 registers, not C of f16 in 4"),
         ([SLAB, CpAsyncCopy("s", ZERO, "x", ZERO, 8)], "sm_70"),
     ],
 )  # fmt: skip

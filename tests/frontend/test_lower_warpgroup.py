@@ -16,6 +16,7 @@ from lowering_lab import (
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
+    Let,
     Smem,
     StridedLoop,
     Sync,
@@ -31,7 +32,7 @@ from lowering_lab import (
 )
 
 from ptxc.driver import CompiledKernel, Options, link, target_of
-from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError, UsageError
+from ptxc.errors import CompileError, DivergenceError, InputError, TargetError, UnsupportedError, UsageError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
 from ptxc.toolchain import assemble
@@ -55,6 +56,7 @@ FragmentApply: Any = ir.FragmentApply
 
 TID = Builtin("thread_idx.x")
 SLAB = Smem("slab", (128, 64), "__half", align=1024)
+BF16_SLAB = Smem("bf16_slab", (128, 64), "__nv_bfloat16", align=1024)
 BARS = Smem("bars", (2,), "unsigned long long")
 MAP = TmaDescriptor("map", "x", (), (64, 64), "B128", "__half")
 
@@ -137,10 +139,18 @@ def test_the_launch_describes_tensor_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "data_type"), [("f16x2", "UINT32"), ("bf16", "BFLOAT16"), ("f8e4m3", "UINT8"), ("u8", "UINT8")]
+    ("kind", "name", "data_type"),
+    [
+        ("f16x2", "__half2", "UINT32"),
+        ("bf16", "__nv_bfloat16", "BFLOAT16"),
+        ("f8e4m3", "__nv_fp8_e4m3", "UINT8"),
+        ("u8", "unsigned char", "UINT8"),
+        ("f4e2m1x2", "unsigned char", "UINT8"),
+    ],
 )
-def test_element_types_of_tensor_maps(kind: str, data_type: str) -> None:
-    built = compiled(kernel_graph(tile({"i": 32}, [box(32, 16)], 32), {"x": ((64, 64), kind)}, {"y": (4,)}))
+def test_element_types_of_tensor_maps(kind: str, name: str, data_type: str) -> None:
+    described = TmaDescriptor("map", "x", (), (32, 16), "NONE", name)
+    built = compiled(kernel_graph(tile({"i": 32}, [described], 32), {"x": ((64, 64), kind)}, {"y": (4,)}))
     assert built.launch is not None
     assert [described.data_type for described in built.launch.tensor_maps] == [data_type]
 
@@ -180,13 +190,13 @@ def accumulators(n: int, prefix: str = "c") -> list[Any]:
     return [RegFragment(f"{prefix}{j}", "c", (64, n, 16), dtype("f32"), nregs=4) for j in range(n // 8)]
 
 
-def product(n: int, prefix: str = "c", **fields: Any) -> list[Any]:
+def product(n: int, prefix: str = "c", slab: str = "slab", **fields: Any) -> list[Any]:
     """The descriptors of a product and the product."""
     frags = tuple(f"{prefix}{j}" for j in range(n // 8))
     operand = {} if "a_frag" in fields else {"a_desc": "da"}
     return [
-        WgmmaDescriptor("da", "slab", lit(0), "B128", 16, 1024),
-        WgmmaDescriptor("db", "slab", lit(4096), "B128", 16, 1024),
+        WgmmaDescriptor("da", slab, lit(0), "B128", 16, 1024),
+        WgmmaDescriptor("db", slab, lit(4096), "B128", 16, 1024),
         WgmmaMma(frags, "db", (64, n, 16), **operand, **fields),
     ]
 
@@ -205,8 +215,9 @@ ENDS = [WgmmaCommit(), WgmmaWait(0)]
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 @pytest.mark.parametrize("n", range(8, 257, 8))
 def test_products_of_every_width(n: int, kind: str) -> None:
-    body = [*accumulators(n), WgmmaFence(), *product(n, ab_dtype=kind, trans_b=1), *ENDS, *stores(n)]
-    (line,) = lines(kernel(*body), "wgmma.mma")
+    slab = "bf16_slab" if kind == "bf16" else "slab"
+    body = [*accumulators(n), WgmmaFence(), *product(n, slab=slab, ab_dtype=kind, trans_b=1), *ENDS, *stores(n)]
+    (line,) = lines(kernel(BF16_SLAB, *body), "wgmma.mma")
     registers = ", ".join(f"%f{at}" for at in range(n // 2))
     start = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, "
     assert line.startswith(start)
@@ -377,7 +388,10 @@ def described(**changed: Any) -> list[Any]:
 
 
 LOOSE = Smem("loose", (128, 64), "__half", align=128)
+FLOATS = Smem("floats", (64, 64), "float", align=1024)
 A = RegFragment("a", "a", (64, 16, 16), dtype("f16"), nregs=4)
+BF16_A = RegFragment("a", "a", (64, 16, 16), dtype("bf16"), nregs=4)
+HALF_C = RegFragment("c0", "c", (64, 8, 16), dtype("f16"), nregs=4)
 #: A kernel's statements, and what the error says.
 REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     (copied(0), InputError, "1 coordinates in the tensor map 'map'"),
@@ -385,6 +399,10 @@ REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     (copied(0, 0, desc="other"), InputError, "there is no tensor map 'other'"),
     (copied(0, 0, smem="x"), InputError, "'x' is no shared array"),
     (copied(0, 0, at=8), InputError, "64 elements of 'slab' at once are not aligned"),
+    (copied(0, 0, at=4160), InputError, "a box of 4096 elements leaves 'slab', which it fills from 4160 on"),
+    (copied(0, 0, at=-64), InputError, "which it fills from -64 on"),
+    ([FLOATS, *copied(0, 0, smem="floats")], InputError, "boxes of f16 in 'floats', which is f32"),
+    ([LOOSE, *copied(0, 0, smem="loose")], InputError, "a slab of the swizzle 128B is aligned to 1024"),
     (copied(0, 0, slot=2), InputError, "slot 2 of 'bars'"),
     (copied(0, 0, slot=-1), InputError, "it has 2 barriers"),
     ([box(64)], InputError, "boxes of 1 dimensions in 'x', whose shape is (128, 64)"),
@@ -393,7 +411,9 @@ REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     ([box(512, 64)], InputError, "each 1 to 256"),
     ([box(64, 4)], InputError, "a row of a box is 8 bytes"),
     ([box(64, 64, swizzle="B64")], InputError, "at most 64"),
-    ([box(64, 64, swizzle="B16")], InputError, "there is no swizzle 'B16'"),
+    ([box(64, 64, swizzle="B16")], InputError, "hardware has no swizzle 'B16'"),
+    ([box(64, 64, swizzle="B128@7")], InputError, "hardware has no swizzle 'B128@7'"),
+    ([TmaDescriptor("map", "x", (), (64, 32), "B64", "float")], InputError, "a tensor map of f32 over 'x'"),
     ([TmaDescriptor("map", "z", (), (64, 64))], InputError, "'z' is no buffer of the kernel"),
     ([MAP, box(32, 64)], InputError, "the tensor map 'map' is declared twice"),
     ([MbarrierInit("slab", 1)], InputError, "'slab' is no array of barriers"),
@@ -402,7 +422,13 @@ REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     ([MbarrierArriveExpectTx("bars", 2**20)], InputError, "a barrier cannot wait for 1048576 bytes"),
     ([SetMaxNReg(41, "inc")], InputError, "a thread cannot have 41 registers"),
     ([SetMaxNReg(40, "up")], InputError, "registers cannot be set by 'up'"),
-    (described(swizzle="B256"), InputError, "there is no swizzle 'B256'"),
+    (described(swizzle="B256"), InputError, "hardware has no swizzle 'B256'"),
+    (described(swizzle="B64@7"), InputError, "hardware has no swizzle 'B64@7'"),
+    (described(smem_index=lit(8192)), InputError, "a matrix begins at element 8192 of 'slab'"),
+    (described(lbo_bytes=16.0), InputError, "a leading byte offset of 16.0"),
+    (described(sbo_bytes="16"), InputError, "a stride byte offset of 16"),
+    ([MbarrierWait("bars", lit(2))], InputError, "a wait for a phase of the parity 2"),
+    ([MbarrierWait("bars", lit(-1))], InputError, "a wait for a phase of the parity -1"),
     (described(smem="x"), InputError, "'x' is no shared array"),
     ([LOOSE, *described(smem="loose")], InputError, "'loose' is aligned to 128 bytes"),
     (described(smem_index=lit(4)), InputError, "8 elements of 'slab' at once are not aligned"),
@@ -411,7 +437,19 @@ REFUSED: list[tuple[Iterable[Any], type[CompileError], str]] = [
     ([WgmmaWait(-1)], InputError, "a wait for all but -1 groups"),
     (product(8), InputError, "there is no fragment 'c0'"),
     ([*accumulators(8), *product(8, ab_dtype="e4m3")], UnsupportedError, "wgmma of e4m3"),
-    ([*accumulators(8), *product(8, a_frag="c0")], InputError, "an A of four packed registers"),
+    ([*accumulators(8), *product(8, ab_dtype="bf16")], InputError, "'db' describes a slab of f16, not of bf16"),
+    ([*accumulators(8), *product(8, scale_d=2)], InputError, "wgmma with scale_d=2"),
+    ([HALF_C, *product(8)], InputError, "'c0' is C of f16 in 4 registers, not C of f32"),
+    ([*accumulators(8), BF16_A, *product(8, a_frag="a")], InputError, "'a' is A of bf16 in 4 registers, not A of f16"),
+    (
+        [*accumulators(8), *product(16)[:2], WgmmaMma(("c0", "c0"), "db", (64, 16, 16), a_desc="da")],
+        InputError, "wgmma adds to an accumulator twice",
+    ),
+    (
+        [*accumulators(8), *product(8)[:1], Let("db", lit(3), dtype("u64")), product(8)[-1]],
+        InputError, "'db' is no descriptor",
+    ),
+    ([*accumulators(8), *product(8, a_frag="c0")], InputError, "'c0' is C of f32 in 4 registers, not A of f16"),
     ([*accumulators(8), *product(8), *stores(8)], InputError, "the fragment 'c0' is held by wgmma"),
     ([*accumulators(8), *product(8), WgmmaCommit(), *accumulators(8)], InputError, "is declared again"),
     (
@@ -427,6 +465,30 @@ def test_refused(stmts: Iterable[Any], kind: type[CompileError], text: str) -> N
     assert isinstance(error, kind)
     assert text in str(error)
     assert error.statement
+    assert error.hint
+
+
+@pytest.mark.parametrize("threads", [64, 96, 192])
+@pytest.mark.parametrize(
+    ("stmts", "name"),
+    [
+        ([*accumulators(8), *product(8), *ENDS, *stores(8)], "wgmma.fence"),
+        ([WgmmaCommit()], "wgmma.commit_group"),
+        ([SetMaxNReg(40, "dec")], "setmaxnreg"),
+    ],
+)
+def test_a_warpgroup_that_the_cta_does_not_fill(stmts: list[Any], name: str, threads: int) -> None:
+    error = refused(lambda: kernel(*stmts, threads=threads))
+    assert isinstance(error, DivergenceError)
+    what = f"{name} takes whole warpgroups, and the CTA's {threads} threads are no multiple of 128"
+    assert what in str(error)
+    assert error.hint == "give the tile a multiple of 128 threads"
+
+
+def test_a_whole_warpgroup_beside_a_part_of_one_multiplies() -> None:
+    """The warps that a branch leaves out, as those that copy only, need not be a warpgroup."""
+    whole = Cond(op("<", TID, 128), (*accumulators(8), *product(8), *ENDS, *stores(8)))
+    assert lines(kernel(whole, threads=192), "wgmma.mma")
 
 
 def test_registers_that_a_product_holds_when_the_loop_comes_round_are_refused() -> None:

@@ -119,7 +119,11 @@ class _Maker:
         )
         shown = row.results[: self.random.randint(row.least_results, len(row.results))]
         results = tuple(self.result(bank) for bank in shown if bank is not None)
-        guard = self.guard() if op.effect in ("READ", "WRITE") or not (self.kernel.ssa or op.effect == "SYNC") else None
+        guard = (
+            self.guard()
+            if op.effect in ("READ", "WRITE") or not (self.kernel.ssa or op.effect in ("SYNC", "JOINT"))
+            else None
+        )
         return Instr(op, mods, results, operands, guard=guard, loc=self.random.choice(LOCATIONS))
 
     def product(self, block: Block) -> None:

@@ -15,7 +15,7 @@ from ptxc.driver import graph_of as read
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
 from ptxc.reference import emmy
 from ptxc.reference.buffers import problem_of
-from ptxc.reference.emmy import CudaKernel, cuda_kernels, evaluate_program, nvcc_ptx
+from ptxc.reference.emmy import CudaKernel, assemble_cuda, cuda_kernels, evaluate_program, nvcc_ptx
 from ptxc.reference.execution import Settings, execute, load
 from ptxc.reference.steps import Step
 
@@ -184,6 +184,8 @@ def test_options_and_the_target_reach_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_
     step = row_sum()[1][0]
     assert nvcc_ptx(CudaKernel(step, "text", True), "sm_90", ["--fmad=false"]) == "ptx"
     assert {"-arch=sm_90a", "--fmad=false", "--ptx"} <= set(seen[0])
+    assert assemble_cuda("text", "sm_90") == (b"ptx", 1.0)
+    assert {"-arch=sm_90", "--cubin"} <= set(seen[1])
 
 
 def test_an_nvcc_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ptxc.errors import InputError, UnsupportedError, UsageError
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference import buffers
 from ptxc.reference.buffers import DTYPES, Problem, decoded, dtype_of, encoded, extents, integers_of, problem_of
-from ptxc.reference.compare import Tolerance, compare
+from ptxc.reference.compare import Difference, Tolerance, compare
 from ptxc.reference.execution import Settings, execute, load
 from ptxc.reference.sample import Sample
 from ptxc.reference.steps import Step, in_order, read_steps, steps_of
@@ -355,6 +355,22 @@ def test_tolerances_are_those_of_the_type() -> None:
     bits = encoded(np.array([1.0, 2.0]), "bf16")
     found = compare("y", bits, np.array([1.0, 2.0 + 2**-6]), "bf16", Tolerance())
     assert (found.wrong, found.ulp) == (0, 1.0)
+
+
+def test_pairs_of_four_bits_are_two_elements() -> None:
+    """0x21 is 0.5 and 1: a neighbour is right, what is farther is not, be it a small difference of the bytes."""
+    expected = np.array([[0x21, 0x77], [0x00, 0x12]], np.uint8)
+
+    def found(*bytes: int) -> Difference:
+        return compare("y", np.array(bytes, np.uint8).reshape(2, 2), expected, "f4e2m1x2", Tolerance())
+
+    assert (found(*expected.flat).elements, found(*expected.flat).wrong) == (8, 0)
+    assert found(0x31, 0x67, 0x08, 0x21).wrong == 0  # 1.5 for 1, 4 for 6, -0 for 0, 1 for 0.5
+    far = found(0x21, 0x75, 0x04, 0x12)
+    assert (far.wrong, far.place, far.got, far.expected) == (2, (1, 0), 2, 0)
+    only = np.array([[True, False], [False, True]])
+    held = np.where(only, expected, np.nan)
+    assert compare("y", expected, held, "f4e2m1x2", Tolerance(), only).elements == 4
 
 
 def test_arrays_of_another_shape_or_of_nothing() -> None:

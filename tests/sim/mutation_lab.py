@@ -36,15 +36,13 @@ DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "data" / "mutation
 #: The kinds of mutants, and what is taken away.
 KINDS = {
     "barrier": "a barrier of the CTA or of a warp",
-    "wait": "a wait for asynchronous copies or for the grid before, or what closes a group of copies",
+    "wait": "a wait for copies, products or the grid before, what it waits for (a group's end, an arrival), or a fence",
     "guard": "the predicate of an instruction, or a forward branch around some: all threads execute them",
     "loop": "the end of a loop: its branch back is always taken",
 }
 
-#: Goldens that the CPU device cannot execute.
-NOT_EXECUTED = frozenset(("wgmma_matmul", "wgmma_attention", "tma_matmul_dynamic"))
 #: The goldens that show what every pass does.
-SHOWCASES = frozenset(name for name, table in GOLDENS.items() if table.get("dump")) - NOT_EXECUTED
+SHOWCASES = frozenset(name for name, table in GOLDENS.items() if table.get("dump"))
 
 #: A mutant may execute this many times the instructions of the original before it is said to be endless.
 PATIENCE = 2
@@ -53,7 +51,9 @@ _LINE = re.compile(r"^    (?:@(?P<not>!?)(?P<guard>%p\d+) )?(?P<text>(?P<opcode>
 _LABEL = re.compile(r"^(\$\w+):$")
 _BARRIER = re.compile(r"(bar|barrier)\.")
 _WAIT = re.compile(
-    r"cp\.async\.(wait_group|wait_all|commit_group|mbarrier)|mbarrier\.(try_|test_)?wait|griddepcontrol\.wait"
+    r"cp\.async\.(wait_group|wait_all|commit_group|mbarrier)|griddepcontrol\.wait"
+    r"|mbarrier\.|fence\.mbarrier_init|fence\.proxy\.async"
+    r"|wgmma\.(fence|commit_group|wait_group)|setmaxnreg"
 )
 
 
@@ -69,6 +69,11 @@ class Key:
     instruction: str
     #: Which of the kernel's lines that are the same in all of this, from 0.
     at: int
+
+    @property
+    def place(self) -> Key:
+        """The same for all copies of the line that loops are unrolled to."""
+        return replace(self, instruction=re.sub(r"\+\d+\]", "]", self.instruction), at=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +228,20 @@ def without_numbers(instruction: str) -> str:
 
 
 def subjects() -> list[Subject]:
-    """The goldens that the CPU device can execute and that have mutants."""
-    return [subject for subject in map(Subject, GOLDENS) if subject.name not in NOT_EXECUTED and subject.mutants]
+    """The goldens that have mutants."""
+    return [subject for subject in map(Subject, GOLDENS) if subject.mutants]
 
 
 def explained() -> dict[Key, str]:
     """Why each survivor survives."""
     reasons: dict[str, str] = DATA.get("reasons", {})
     return {
-        Key(row["kernel"], row["kind"], row["statement"], row["instruction"], row.get("at", 0)): reasons[row["reason"]]
+        Key(row["kernel"], row["kind"], row["statement"], instruction, at): reasons[row["reason"]]
         for row in DATA.get("survivors", [])
+        for instruction in _list(row["instruction"])
+        for at in _list(row.get("at", 0))
     }
+
+
+def _list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(11)
 SETUP = """
     .shared .align 1024 .b8 tile[{bytes}]; .shared .align 8 .b64 bar;
     mov.u32 %r40, tile; mov.u32 %r41, bar; setp.eq.u32 %p0, %r1, 0;
-    @%p0 mbarrier.init.shared::cta.b64 [%r41], 1; bar.sync 0; @!%p0 bra WAIT;
+    @%p0 mbarrier.init.shared::cta.b64 [%r41], 1; fence.proxy.async.shared::cta; bar.sync 0; @!%p0 bra WAIT;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r41], {expected};
 """
 WAIT = "WAIT: {.reg .pred P; again: mbarrier.try_wait.parity.shared.b64 P, [%r41], 0; @!P bra again;}\n"
@@ -183,14 +183,59 @@ def test_only_the_waiting_threads_are_ordered() -> None:
     assert any(f.check == "race" for f in result.findings)
 
 
+FENCE = "fence.proxy.async.shared::cta;"
+AGAIN = f"""bar.sync 0; @!%p0 bra END2; {FENCE} mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r41], 2048; {copy(2)}
+    more: mbarrier.try_wait.parity.shared.b64 %p3, [%r41], 1; @!%p3 bra more; END2:"""
+
+
 def test_overwriting_what_is_still_read() -> None:
     item = tensor_map(TENSOR, (64, 16))
-    again = f"""@!%p0 bra END2; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r41], 2048; {copy(2)}
-    more: mbarrier.try_wait.parity.shared.b64 %p3, [%r41], 1; @!%p3 bra more; END2:"""
-    ordered = f"{body_of(item, (0, 0))} bar.sync 0; {again}"
+    ordered = f"{body_of(item, (0, 0))} {AGAIN}"
     assert not found([np.zeros(2048, np.uint8), item], ordered).findings
     result = found([np.zeros(2048, np.uint8), item], ordered.replace("bar.sync 0; @!%p0 bra END2", "@!%p0 bra END2"))
     assert any("overwrites what another thread reads" in finding.message for finding in result.findings)
+
+
+@pytest.mark.parametrize(("access", "verb"), [("", "loaded"), ("st.shared.u32 [%r52], %r53;", "stored")])
+def test_overwriting_needs_a_fence_of_the_proxies(access: str, verb: str) -> None:
+    """By who issues the copy, or by who accessed the place before."""
+    item = tensor_map(TENSOR, (64, 16))
+    before = body_of(item, (0, 0)).replace("bra COPY;", f"{access} bra COPY;")
+    for good in (AGAIN, f"{FENCE} {AGAIN.replace(FENCE, '')}"):
+        assert not found([np.zeros(2048, np.uint8), item], f"{before} {good}").findings
+    late = AGAIN.replace(FENCE, "").replace("more:", f"{FENCE} more:")
+    for wrong in (AGAIN.replace(FENCE, ""), late):
+        findings = found([np.zeros(2048, np.uint8), item], f"{before} {wrong}").findings
+        assert findings
+        assert {finding.check for finding in findings} == {"race"}
+        assert f"{verb}, with no fence.proxy.async between" in findings[0].message
+        assert findings[0].instruction.startswith("cp.async.bulk")
+
+
+def test_the_bytes_beside_need_no_fence() -> None:
+    """What is copied there for the first time, or beside what threads use."""
+    item = tensor_map(TENSOR, (64, 16))
+    body = body_of(item, (0, 0)).replace("tile[2048]", "tile[4096]")
+    store = "add.u32 %r55, %r40, 2048; @%p0 st.shared.u32 [%r55], %r1; mov.b32 %r20"
+    assert "mov.b32 %r20" in body
+    assert not found([np.zeros(2048, np.uint8), item], body.replace("mov.b32 %r20", store)).findings
+    inside = store.replace("%r40, 2048", "%r40, 2032")
+    (finding,) = found([np.zeros(2048, np.uint8), item], body.replace("mov.b32 %r20", inside)).findings
+    assert "overwrites what thread 0 stored" in finding.message
+
+
+def test_mbarriers_need_a_fence_too() -> None:
+    item = tensor_map(TENSOR, (64, 16))
+    body = body_of(item, (0, 0))
+    for good in ("fence.mbarrier_init.release.cluster;", "fence.proxy.async;", "fence.proxy.async.global; " + FENCE):
+        assert not found([np.zeros(2048, np.uint8), item], body.replace(FENCE, good)).findings
+    behind = body.replace(FENCE, "").replace("mbarrier.arrive", f"{FENCE} mbarrier.arrive")
+    assert not found([np.zeros(2048, np.uint8), item], behind).findings
+    (finding,) = found([np.zeros(2048, np.uint8), item], body.replace(FENCE, "")).findings
+    assert "completes at an mbarrier with no fence.proxy.async behind its initialisation" in finding.message
+    assert finding.instruction.startswith("cp.async.bulk")
+    (finding,) = found([np.zeros(2048, np.uint8), item], body.replace(FENCE, "fence.acq_rel.cta;")).findings
+    assert finding.check == "race"
 
 
 def test_misplaced_copies() -> None:

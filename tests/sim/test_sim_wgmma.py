@@ -223,7 +223,7 @@ def test_registers_before_the_wait() -> None:
     assert "writes %acc1" in result.findings[0].message
     registers = ONE.replace("%d10,", "{%r50, %r51, %r52, %r53},").replace(", 0, 0;", ", 0;")
     start = "mov.b32 %r50, 0; mov.b32 %r51, 0; mov.b32 %r52, 0; mov.b32 %r53, 0;"
-    _, result = faults(f"{start}{registers}\nmov.b32 %r51, %r50;\n{WAIT}")
+    _, result = faults(f"{start} wgmma.fence.sync.aligned; {registers}\nmov.b32 %r51, %r50;\n{WAIT}")
     (finding,) = result.findings
     assert "writes %r51" in finding.message
 
@@ -262,6 +262,47 @@ def test_what_is_missing_before_it() -> None:
     args[2] = np.array([descriptor(SIZE - 256, 16, 256, "32B")] * 2, np.uint64)
     result = found(args, f"{FILL} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
     assert any("reaches outside" in finding.message for finding in result.findings)
+
+
+FENCE = "wgmma.fence.sync.aligned;"
+
+
+@pytest.mark.parametrize("access", ["add.f32 %acc1, %acc2, %acc2;", "add.f32 %acc7, %acc1, %acc1;"])
+def test_registers_need_a_fence_before_each_product(access: str) -> None:
+    """PTX ISA 9.7.17.7.1: between another access to a product's registers, be it a read, and the product."""
+    first = f"{FENCE} {ONE} {WAIT}"
+    _, result = faults(f"{first} {access} {ONE} {WAIT}")
+    (finding,) = result.findings
+    assert finding.check == "sync"
+    assert "no wgmma.fence orders the registers" in finding.message
+    assert not faults(f"{first} {access} {FENCE} {ONE} {WAIT}")[1].findings
+    _, result = faults(f"{first} {FENCE} {access} {ONE} {WAIT}")
+    assert len(result.findings) == 1
+
+
+def test_products_that_follow_one_another_need_no_fence() -> None:
+    assert not faults(f"{FENCE} {ONE} {ONE} {WAIT} {ONE} {WAIT}")[1].findings
+    assert not faults(f"{FENCE} {ONE} {TWO} {WAIT} {ONE} {WAIT}")[1].findings
+    other = "add.f32 %acc5, %acc2, %acc2;"
+    _, result = faults(f"{FENCE} {ONE} {WAIT} {other} {ONE} {WAIT}")
+    assert len(result.findings) == 1  # %acc2 was read
+    other = "add.f32 %acc5, %acc6, %acc6;"
+    start = "mov.f32 %acc6, 0f3F800000;"
+    assert not faults(f"{start} {FENCE} {ONE} {WAIT} {other} {ONE} {WAIT}")[1].findings
+
+
+def test_copies_of_registers_need_no_fence() -> None:
+    """nvcc puts them between the fence and the product."""
+    assert not faults(f"{FENCE} mov.f32 %acc0, 0f00000000; mov.f32 %acc1, %acc0; {ONE} {WAIT}")[1].findings
+
+
+def test_registers_of_a_need_a_fence_too() -> None:
+    a = ONE.replace("%d10,", "{%r50, %r51, %r52, %r53},").replace(", 0, 0;", ", 0;")
+    start = "mov.b32 %r50, 0; mov.b32 %r51, 0; mov.b32 %r52, 0; mov.b32 %r53, 0;"
+    assert not faults(f"{start} {FENCE} {a} {WAIT}")[1].findings
+    _, result = faults(f"{start} {FENCE} {a} {WAIT} add.u32 %r52, %r1, 0; {a} {WAIT}")
+    (finding,) = result.findings
+    assert "no wgmma.fence orders the registers" in finding.message
 
 
 def test_stores_need_a_proxy_fence() -> None:

@@ -4,46 +4,93 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from emmy.compiler.ir.expr import Expr
-from emmy.compiler.ir.kernel.ir import COORD, FRAG, FRAG_COL, FRAG_ROW, GMEM, ROW, FragmentApply, FragmentRowReduce
+from emmy.compiler.ir.kernel.ir import (
+    COORD,
+    FRAG,
+    FRAG_COL,
+    FRAG_ROW,
+    GMEM,
+    M8N8K4,
+    M16N8,
+    ROW,
+    UNIFORM,
+    FragLayout,
+    FragmentApply,
+    FragmentRowReduce,
+)
 
-from ptxc.errors import InputError
+from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import F32_T
 from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.scope import Typed
-from ptxc.frontend.threads import exchange
+from ptxc.frontend.threads import ALL_LANES, exchange
 from ptxc.ir.types import B32
-from ptxc.ir.values import integer
+from ptxc.ir.values import Operand, integer
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
-_ALL_LANES = integer(B32, -1)
+_LAYOUTS = {"m16n8k16": M16N8, "m8n8k4": M8N8K4}
+
+
+class _Form(NamedTuple):
+    """What an operand of a kind is: of a type, or parts of types."""
+
+    types: Any
+    what: str
+
+
+_FORMS = {
+    FRAG: _Form(str, "a fragment's name"),
+    ROW: _Form((str, str), "the names of two numbers"),
+    UNIFORM: _Form(str | Expr, "a name or an expression"),
+    COORD: _Form(Expr, "an expression"),
+    GMEM: _Form((str, tuple | list), "a buffer's name and an index"),
+}
 
 
 def apply(k: Lowering, stmt: FragmentApply, path: str) -> None:
     """``out[i] = op(args...)`` of every element, in f32."""
     layout = _layout_name(stmt.layout)
-    if not stmt.in_place:
-        k.fragments[stmt.out] = registers.Fragment(stmt.layout.n_elems, F32_T, "f32")
-    results = []
-    for element in range(stmt.layout.n_elems):
+    count = registers.accumulators(layout)
+    _check_operands(stmt)
+    taken = [arg for arg, kind in zip(stmt.args, stmt.kinds, strict=True) if kind == FRAG]
+    for name in (*taken, *((stmt.out,) if stmt.in_place else ())):
+        registers.expect(k, name, "c", F32_T, count)
+    results: list[Operand] = []
+    for element in range(count):
         with _element(k, stmt, layout, element):
-            value = _compute(k, stmt, element)
-        results.append(value)
-    for name, value in zip(registers.names(k, stmt.out), results, strict=True):
-        if stmt.in_place:
-            k.names.assign(name, value)
-        else:
-            k.names.declare(name, value)
+            results.append(_compute(k, stmt, element).operand)
+    if stmt.in_place:
+        registers.assign(k, stmt.out, results)
+    else:
+        registers.introduce(k, stmt.out, registers.Fragment(count, F32_T, "c"), results)
 
 
-def _layout_name(layout: Any) -> str:
-    return "m8n8k4" if layout.n_elems == 8 else "m16n8k16"
+def _check_operands(stmt: FragmentApply) -> None:
+    """Raises InputError where an operand is not what its kind says."""
+    for arg, kind in zip(stmt.args, stmt.kinds, strict=True):
+        form = _FORMS.get(kind)
+        if form is None:
+            raise InputError(f"an operand of the kind {kind!r}", hint=f"kinds are {', '.join(_FORMS)}")
+        parts = arg if isinstance(form.types, tuple) else (arg,)
+        types = form.types if isinstance(form.types, tuple) else (form.types,)
+        if not isinstance(parts, tuple | list) or len(parts) != len(types) or not all(map(isinstance, parts, types)):
+            raise InputError(f"an operand of the kind {kind!r} that is {arg!r}", hint=f"it is {form.what}")
+
+
+def _layout_name(layout: FragLayout) -> str:
+    """The name of a layout. Raises UnsupportedError for one that no atom has."""
+    for name, known in _LAYOUTS.items():
+        if layout == known:
+            return name
+    hint = "the statement's layout is M16N8 or M8N8K4 as Emmy has them"
+    raise UnsupportedError("a layout of accumulators that no product has", hint=hint)
 
 
 @contextmanager
@@ -91,8 +138,12 @@ def reduce_rows(k: Lowering, stmt: FragmentRowReduce, path: str) -> None:
 
     Afterwards every lane has what its rows amount to, under the names ``top`` and ``bot``.
     """
-    if not stmt.frags:
-        raise InputError("a reduction of no fragments")
+    if not stmt.frags or stmt.top == stmt.bot:
+        hint = "name the fragments to fold, and two results"
+        raise InputError(f"a reduction of {len(stmt.frags)} fragments to {stmt.top!r} and {stmt.bot!r}", hint=hint)
+    count = registers.accumulators(_layout_name(stmt.layout))
+    for fragment in stmt.frags:
+        registers.expect(k, fragment, "c", F32_T, count)
     for row, name in enumerate((stmt.top, stmt.bot)):
         values = [
             k.names.typed(register)
@@ -104,7 +155,7 @@ def reduce_rows(k: Lowering, stmt: FragmentRowReduce, path: str) -> None:
         for value in values[1:]:
             total = _combine(k, stmt, total, value, name)
         for distance in stmt.layout.reduce_xors:
-            other = exchange(k, total, "bfly", integer(B32, distance), 31, _ALL_LANES)
+            other = exchange(k, total, "bfly", integer(B32, distance), 31, ALL_LANES)
             total = _combine(k, stmt, total, other, name)
         k.declare(name, total)
 

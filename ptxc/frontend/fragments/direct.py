@@ -9,7 +9,7 @@ summed. Nothing outside of the buffer is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import LdmatrixLoad
 
@@ -76,9 +76,8 @@ class Tile:
 
     def _left(self, guard: tuple[object, object]) -> Linear:
         """How many elements from the tile's first on lie inside."""
-        e = self.k.expressions
-        base, bound = (e.integer(expr) for expr in guard)  # type: ignore[arg-type]
-        return e.registers.add(bound, base, -1)
+        base, bound = edge(self.k, guard)
+        return self.k.expressions.registers.add(bound, base, -1)
 
     def row(self, outer: int) -> Linear:
         """The row that is ``outer`` after the lane's first, or the last one inside."""
@@ -147,6 +146,14 @@ def _element(tile: Tile, place: Linear, predicate: Operand, type: ElementType) -
         return registers.as_register(k, integer(type.bank, 0))
     loaded = k.memory.load(tile.name, k.memory.address(tile.name, place), "frag", guard(predicate))
     return registers.as_register(k, convert(k.builder, loaded, type).operand)
+
+
+def edge(k: Lowering, given: Any) -> tuple[Linear, Linear]:
+    """Where a tile begins, and where what it is a tile of ends."""
+    if len(given) != 2:
+        raise InputError(f"an edge of {len(given)} numbers", hint="it is where the tile begins, and the bound")
+    base, bound = (k.expressions.integer(expr) for expr in given)
+    return base, bound
 
 
 def is_multiple(flat: Linear, of: int) -> bool:

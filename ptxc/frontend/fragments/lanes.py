@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptxc.errors import UnsupportedError
 from ptxc.frontend.linear import Linear, constant
 from ptxc.ir.values import Value
 
@@ -77,7 +76,7 @@ def in_one(k: Lowering, own: Linear) -> Linear:
 
 
 def accumulator(k: Lowering, layout: str, interleaved: tuple[int, int] | None = None) -> Accumulator:
-    """The elements that a lane holds of one accumulator. Raises UnsupportedError for an unknown layout.
+    """The elements that a lane holds of one accumulator, whose layout :mod:`.registers` knows.
 
     ``m16n8k16`` (PTX ISA, "Matrix Fragments for mma.m16n8k16"; per warp, that of wgmma is as many of these side by
     side): the pairs of columns ``2 * (lane % 4)`` in the rows ``lane / 4`` and ``lane / 4 + 8``.
@@ -90,8 +89,6 @@ def accumulator(k: Lowering, layout: str, interleaved: tuple[int, int] | None = 
             return k.expressions.once("volta", lambda: _volta(k))
         m, n = (at & 1 for at in interleaved)
         return k.expressions.once(("volta", m, n), lambda: _volta_interleaved(k, m, n))
-    if layout not in ("m16n8k16", "wgmma"):
-        raise UnsupportedError(f"accumulators of the layout {layout!r} are not supported yet")
     return k.expressions.once("accumulator", lambda: _sixteen_by_eight(k))
 
 

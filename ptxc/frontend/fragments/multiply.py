@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from emmy.compiler.ir.kernel.ir import FragmentPromote, FragmentRepack, LdmatrixLoad, MmaSyncPtx
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend.dtypes import element_type
+from ptxc.frontend.dtypes import BF16_T, E2M1X2_T, E4M3_T, E5M2_T, F16_T, F32_T, element_type
 from ptxc.frontend.fragments import direct, lanes, raw, registers, scaled, shared, volta
 from ptxc.frontend.fragments.pairs import add_halves, pack
 from ptxc.frontend.linear import constant
@@ -35,35 +35,83 @@ _PRODUCTS = frozenset(
 )
 
 
+_THERE_ARE = (
+    "there are f16 into f32 or f16 (m8n8k4, m16n8k8, m16n8k16), bf16 into f32 (m16n8k8, m16n8k16), fp8 (m16n8k32) "
+    "and fp4 (m16n8k64) into f32"
+)
+#: The repackings that there are, by layout, type and role, and their parts: m8n8k4's are four columns or rows of 16.
+_REPACKINGS = {
+    ("m16n8k16", "f16", "a"): range(1), ("m16n8k16", "bf16", "a"): range(1), ("m16n8k16", "f16", "b"): range(1),
+    ("m8n8k4", "f16", "a"): range(4), ("m8n8k4", "f16", "b"): range(4),
+}  # fmt: skip
+#: The registers of a fragment of m16n8k16 that a load fills, and of its kin of bytes, by role.
+_LOADED = {"a": 4, "b": 2}
+#: The element types of multiplicands by PTX's names.
+_ELEMENTS = {"f16": F16_T, "bf16": BF16_T, "e4m3": E4M3_T, "e5m2": E5M2_T, "e2m1": E2M1X2_T}
+
+
 def load(k: Lowering, stmt: LdmatrixLoad, path: str) -> None:
     """Fill a fragment, or two, from memory."""
-    if stmt.fragment_layout == "m8n8k4" and not stmt.byte_slab:
+    _check_load(k, stmt)
+    if stmt.fragment_layout == "m8n8k4":
+        for name in stmt.defines():
+            registers.expect(k, name, stmt.role, F16_T, 2)
         volta.load(k, stmt)
         return
-    if stmt.fragment_layout != "m16n8k16":
-        raise UnsupportedError("this load of a fragment is not supported yet")
-    type = element_type(registers.fragment(k, stmt.frag).dtype)
-    if stmt.byte_slab:
-        if stmt.pair_frag is not None or stmt.swizzle != "NONE" or not stmt.staged:
-            raise InputError("a slab of bytes that is paired, swizzled or not in shared memory")
-        if stmt.scale_buffer is not None:
-            scaled.load(k, stmt, type)
-            return
-    if type.nbytes == 1:
+    type = registers.fragment(k, stmt.frag).element
+    for name in stmt.defines():
+        registers.expect(k, name, stmt.role, type, _LOADED[stmt.role])
+    if stmt.scale_buffer is not None:
+        scaled.load(k, stmt, type)
+    elif type.nbytes == 1:
         raw.load(k, stmt, type)
     elif stmt.staged and not stmt.byte_slab:
-        shared.load(k, stmt)
+        shared.load(k, stmt, type)
     else:
         direct.load(k, stmt, type)
 
 
+def _check_load(k: Lowering, stmt: LdmatrixLoad) -> None:
+    """Raises InputError or UnsupportedError where the fields of a load contradict each other.
+
+    Emmy's CUDA ignores what it does not expect, so what such a load was to do is not known.
+    """
+    if stmt.fragment_layout not in ("m16n8k16", "m8n8k4"):
+        hint = "they are those of m16n8k16 or m8n8k4"
+        raise UnsupportedError(f"a load of fragments of the layout {stmt.fragment_layout!r}", hint=hint)
+    if stmt.role not in _LOADED:
+        raise InputError(f"a load of the role {stmt.role!r}", hint="it fills a or b")
+    if stmt.staged and stmt.src_buffer not in k.signature.shared:
+        hint = "a load that is staged reads shared memory only"
+        raise InputError(f"{stmt.src_buffer!r} is no shared array", hint=hint)
+    if not stmt.staged and (stmt.pair_frag is not None or stmt.swizzle != "NONE" or stmt.byte_slab):
+        hint = "pairs, swizzles and slabs of bytes are those of shared memory: set staged, or drop them"
+        raise InputError("a load straight from memory of a pair, a swizzle or a slab of bytes", hint=hint)
+    if stmt.staged and (stmt.gmem_guard is not None or stmt.k_zero is not None):
+        hint = "what fills a slab sees to its edges: drop gmem_guard and k_zero"
+        raise InputError("a load from a slab that ends at an edge", hint=hint)
+    if stmt.byte_slab and (stmt.pair_frag is not None or stmt.swizzle != "NONE" or stmt.fragment_layout != "m16n8k16"):
+        hint = "it is read one fragment of m16n8k16 at a time, as it lies"
+        raise InputError("a load from a slab of bytes that is paired, swizzled or of m8n8k4", hint=hint)
+    if not stmt.byte_slab and (stmt.scale_buffer is not None or stmt.scale_index or stmt.scale_ldm):
+        raise InputError("a scaled load from no slab of bytes", hint="set byte_slab, or drop the scales")
+    if stmt.byte_slab and stmt.scale_buffer is None and (stmt.scale_index or stmt.scale_ldm):
+        raise InputError("a place of scales without scales", hint="name a scale_buffer")
+    if stmt.pair_frag is not None and stmt.pair_frag == stmt.frag:
+        raise InputError(f"two fragments are loaded into {stmt.frag!r}", hint="name another pair_frag")
+
+
 def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
     """``c += a * b``, with the blocks' scales where they are given. Raises UnsupportedError for other products."""
+    if len(stmt.shape) != 3:
+        raise UnsupportedError(f"mma of the shape {stmt.shape}", hint="a product has three extents")
     m, n, depth = stmt.shape
     product = f"m{m}n{n}k{depth}"
     by_rows = stmt.b_row_major and stmt.shape == (8, 8, 4)
     if (stmt.shape, stmt.ab_dtype, stmt.c_dtype) not in _PRODUCTS or stmt.b_row_major != by_rows:
-        raise UnsupportedError(f"mma {product} of {stmt.ab_dtype} into {stmt.c_dtype} is not supported yet")
+        raise UnsupportedError(
+            f"mma {product} of {stmt.ab_dtype} into {stmt.c_dtype} is not supported yet", hint=_THERE_ARE
+        )
     if stmt.block_scaled != (stmt.ab_dtype == "e2m1") or (stmt.sfa_frag is None) != (stmt.sfb_frag is None):
         raise InputError(
             f"mma {product} of {stmt.ab_dtype}", hint="the product of e2m1, and no other, takes two scales"
@@ -74,12 +122,11 @@ def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
     mods = ("sync", "aligned", *kind, product, *orders, *types, *scale)
     groups = mma_groups(mods)
     given: list[Operand] = []
-    for name, (count, bank) in zip((stmt.a_frag, stmt.b_frag, stmt.c_frag), groups.operands, strict=False):
-        held = registers.operands(k, name)
-        if len(held) != count or any(value.type is not bank for value in held):
-            wanted = f"{count} registers of {bank}"
-            raise InputError(f"the fragment {name!r} does not fit {product}", hint=f"it takes {wanted}")
-        given += held
+    ab, c = _ELEMENTS[stmt.ab_dtype], F32_T if stmt.c_dtype == "f32" else F16_T
+    parts = (("a", stmt.a_frag, ab), ("b", stmt.b_frag, ab), ("c", stmt.c_frag, c))
+    for (role, name, element), (count, _) in zip(parts, groups.operands, strict=False):
+        registers.expect(k, name, role, element, count)
+        given += registers.operands(k, name)
     if stmt.block_scaled:
         given += _scales(k, str(stmt.sfa_frag), scaled.THREAD_A) + _scales(k, str(stmt.sfb_frag), scaled.THREAD_B)
     ((count, bank),) = groups.results
@@ -90,25 +137,25 @@ def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
 
 def _scales(k: Lowering, name: str, thread: int) -> list[Operand]:
     """A scale operand: its register, the byte that is its first, the thread that supplies it."""
-    held = registers.operands(k, name)
-    if len(held) != 1 or held[0].type is not B32:
+    if registers.fragment(k, name).registers:
         raise InputError(f"{name!r} holds no scales", hint="scales are a fragment of nregs=0")
-    return [*held, integer(B32, 0), integer(B32, thread)]
+    return [*registers.operands(k, name), integer(B32, 0), integer(B32, thread)]
 
 
 def promote(k: Lowering, stmt: FragmentPromote, path: str) -> None:
     """Add a packed f16 accumulator to its f32 one, and begin it anew at zero."""
+    count = registers.accumulators(stmt.fragment_layout)
+    registers.expect(k, stmt.src, "c", F16_T, count // 2)
+    registers.expect(k, stmt.dst, "c", F32_T, count)
     if stmt.fragment_layout == "m8n8k4":
         volta.promote(k, stmt)
         return
-    if stmt.fragment_layout != "m16n8k16":
-        raise UnsupportedError("this promotion of an accumulator is not supported yet")
     sums: list[Operand] = []
     totals = registers.read(k, stmt.dst)
     for at, word in enumerate(registers.operands(k, stmt.src)):
         sums += add_halves(k, word, totals[2 * at : 2 * at + 2], registers.stem(stmt.dst))
     registers.assign(k, stmt.dst, sums)
-    registers.assign(k, stmt.src, [integer(B32, 0)] * registers.fragment(k, stmt.src).registers)
+    registers.assign(k, stmt.src, [integer(B32, 0)] * (count // 2))
 
 
 def repack(k: Lowering, stmt: FragmentRepack, path: str) -> None:
@@ -116,14 +163,24 @@ def repack(k: Lowering, stmt: FragmentRepack, path: str) -> None:
 
     For A a lane's elements are the same. For B, and for all of m8n8k4, they come from other lanes.
     """
-    if stmt.fragment_layout == "m8n8k4":
+    parts = _REPACKINGS.get((stmt.fragment_layout, stmt.ab_dtype, stmt.role))
+    if parts is None:
+        hint = "there are f16 and bf16 as a, f16 as b on m16n8k16; f16 as either on m8n8k4"
+        what = f"a repacking as {stmt.ab_dtype} of {stmt.role} on {stmt.fragment_layout} is not supported yet"
+        raise UnsupportedError(what, hint=hint)
+    if not isinstance(stmt.part, int) or stmt.part not in parts:
+        raise InputError(f"the part {stmt.part} of a repacking", hint=f"the last one is {parts[-1]}")
+    volta_layout = stmt.fragment_layout == "m8n8k4"
+    if len(stmt.srcs) != (2 if stmt.role == "a" and not volta_layout else 1):
+        hint = "A takes two, B one, m8n8k4 one for either"
+        raise InputError(f"a repacking of {len(stmt.srcs)} accumulators", hint=hint)
+    for name in stmt.srcs:
+        registers.expect(k, name, "c", F32_T, registers.accumulators(stmt.fragment_layout))
+    element = _ELEMENTS[stmt.ab_dtype]
+    registers.expect(k, stmt.frag, stmt.role, element, 2 if volta_layout else _LOADED[stmt.role])
+    if volta_layout:
         volta.repack(k, stmt)
         return
-    dtypes = {"a": ("f16", "bf16"), "b": ("f16",)}.get(stmt.role, ())
-    if stmt.fragment_layout != "m16n8k16" or stmt.ab_dtype not in dtypes:
-        raise UnsupportedError(f"a repacking as {stmt.ab_dtype} of {stmt.role} is not supported yet")
-    if len(stmt.srcs) != (2 if stmt.role == "a" else 1):
-        raise InputError(f"a repacking of {len(stmt.srcs)} accumulators", hint="A takes two, B one")
     words: list[Operand] = []
     for name in stmt.srcs:
         values = [value.operand for value in registers.read(k, name)]

@@ -15,6 +15,7 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend.dtypes import E2M1X2_T, ElementType
 from ptxc.frontend.fragments import registers
 from ptxc.frontend.fragments.direct import Tile, guard, is_multiple, lane_tile
+from ptxc.frontend.fragments.shared import check_rows, check_source
 from ptxc.frontend.linear import Linear, constant
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
@@ -32,18 +33,17 @@ _BYTES, _HALVES = integer(B32, 0x0040), integer(B32, 0x5410)
 
 
 def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
-    """Fill a fragment of the one-byte elements ``type``. Raises InputError where the source holds something else."""
-    source = k.memory.type_of(stmt.src_buffer)
-    if source is not type:
-        raise InputError(
-            f"{stmt.src_buffer!r} is {source.name}, and the fragment {stmt.frag!r} of {type.name} takes its bits",
-            hint="convert what fills it, or declare both with one type",
-        )
+    """Fill a fragment of the one-byte elements ``type``, which the source holds too."""
+    check_source(k, stmt, type)
+    if stmt.staged and not stmt.byte_slab:
+        raise InputError(f"a load of {type.name} by ldmatrix", hint="ldmatrix moves halves only: set byte_slab")
     if not stmt.staged and type is E2M1X2_T:
         raise UnsupportedError("fragments of fp4 are filled from shared memory only", hint="stage the operand")
     if stmt.k_zero is not None:
         raise UnsupportedError("there is no load of bytes that masks k", hint="let the tile divide k")
     tile = lane_tile(k, stmt, _WORD)
+    if tile.staged and tile.contiguous:
+        check_rows(k, stmt, _WORD, "a lane reads four bytes at once")
     registers.assign(k, stmt.frag, [_word(tile, outer, inner) for outer, inner in _REGISTERS[stmt.role]])
 
 

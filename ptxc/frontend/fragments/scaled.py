@@ -22,6 +22,7 @@ from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import load_bytes
 from ptxc.frontend.fragments.pairs import pack, unpack
 from ptxc.frontend.fragments.raw import four_bytes
+from ptxc.frontend.fragments.shared import check_rows, row_stride, stated_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -59,7 +60,7 @@ def load_scales(k: Lowering, stmt: BlockScaleLoad, path: str) -> None:
     else:
         supplies = e.compare("==", quad, constant(THREAD_B))
     flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
-    first = e.registers.add(flat, e.registers.scale(row, int(stmt.ldm)))
+    first = e.registers.add(flat, e.multiply(row, stated_stride(stmt.ldm)))
     places = [e.registers.add(first, constant(at)) for at in range(_BLOCKS)]
     registers.assign(k, stmt.frag, [four_bytes(k, stmt.src_buffer, places, supplies)])
 
@@ -75,6 +76,7 @@ def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
         expected = type
     elif source in FP8:
         expected = F32_T
+        check_rows(k, stmt, 2, "a lane reads two bytes at once")
     else:
         raise InputError(f"{stmt.src_buffer!r} is {source.name}", hint="a scaled slab holds fp8 or packed fp4")
     if scales is not expected:
@@ -91,7 +93,7 @@ def _scale(k: Lowering, stmt: LdmatrixLoad) -> Typed:
     """The scale of the lane's column: all that it holds of k lies in one block."""
     e, name = k.expressions, str(stmt.scale_buffer)
     flat = e.registers.add(
-        k.memory.flat_index(name, stmt.scale_index), e.registers.scale(lanes.group(k), int(stmt.scale_ldm))
+        k.memory.flat_index(name, stmt.scale_index), e.multiply(lanes.group(k), stated_stride(stmt.scale_ldm))
     )
     return k.memory.load(name, k.memory.address(name, flat), "scale")
 
@@ -100,7 +102,7 @@ def _column(k: Lowering, stmt: LdmatrixLoad, along: Linear) -> Linear:
     """The offset of the byte ``along`` of the lane's column."""
     e = k.expressions
     flat = k.memory.flat_index(stmt.src_buffer, stmt.src_index)
-    flat = e.registers.add(flat, e.registers.scale(lanes.group(k), int(stmt.ldm)))
+    flat = e.registers.add(flat, e.multiply(lanes.group(k), row_stride(k, stmt.src_buffer, stmt.ldm)))
     return e.registers.add(flat, along)
 
 

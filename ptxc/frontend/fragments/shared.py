@@ -6,13 +6,14 @@ A matrix is 8 rows of 8 halves. Lane ``8 * j + i`` gives the address of row ``i`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import LdmatrixLoad
 
 from ptxc.errors import InputError
+from ptxc.frontend.dtypes import ElementType
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.linear import Linear, constant
+from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
 
@@ -23,17 +24,12 @@ _EIGHT = constant(8)
 _SIXTEEN = constant(16)
 
 
-def load(k: Lowering, stmt: LdmatrixLoad) -> None:
-    """Fill a fragment of A (16 x 16), of B (16 x 8), or two adjacent ones of B at once."""
+def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
+    """Fill a fragment of A (16 x 16), of B (16 x 8), or two adjacent ones of B at once, of the 16-bit ``type``."""
     memory = k.memory
-    if stmt.src_buffer not in k.signature.shared:
-        raise InputError(f"{stmt.src_buffer!r} is no shared array", hint="ldmatrix reads shared memory only")
+    check_source(k, stmt, type)
+    check_rows(k, stmt, 8, "ldmatrix reads rows of 16 bytes")
     stride = row_stride(k, stmt.src_buffer, stmt.ldm)
-    if not stride.terms and stride.constant % 8:
-        raise InputError(
-            f"rows of {stmt.src_buffer!r} are {stride.constant} elements apart, so ldmatrix is not aligned",
-            hint="it reads rows of 16 bytes: make the stride a multiple of 8",
-        )
     e = k.expressions
     paired = stmt.pair_frag is not None
     key = ("ldmatrix", stmt.role, stmt.b_trans, paired, stride.constant, *stride.terms.items())
@@ -81,10 +77,37 @@ def _rows(k: Lowering, stmt: LdmatrixLoad) -> tuple[Linear, Linear, bool, int]:
     return e.registers.add(row, high), column, False, 4
 
 
-def row_stride(k: Lowering, buffer: str, stated: int) -> Linear:
+def check_source(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
+    """Raise InputError where a load that converts nothing reads other elements than those of its fragment."""
+    source = k.memory.type_of(stmt.src_buffer)
+    if source is not type:
+        raise InputError(
+            f"{stmt.src_buffer!r} is {source.name}, and the fragment {stmt.frag!r} of {type.name} takes its bits",
+            hint="convert what fills it, or declare both with one type",
+        )
+
+
+def check_rows(k: Lowering, stmt: LdmatrixLoad, count: int, why: str) -> None:
+    """Raise InputError where the rows of a shared array are not a multiple of ``count`` elements apart."""
+    stride = row_stride(k, stmt.src_buffer, stmt.ldm).constant
+    if stride % count:
+        raise InputError(
+            f"rows of {stmt.src_buffer!r} are {stride} elements apart, so loads are not aligned",
+            hint=f"{why}: make the stride a multiple of {count}",
+        )
+
+
+def stated_stride(stated: Any) -> Linear:
+    """The elements from one row to the next as a statement says. Raises InputError for what is no such number."""
+    if not isinstance(stated, int) or not 0 <= stated <= INT_MAX:
+        raise InputError(f"rows that are {stated!r} elements apart", hint="a stride is an int of 0 or more")
+    return constant(stated)
+
+
+def row_stride(k: Lowering, buffer: str, stated: Any) -> Linear:
     """The elements from one row of a buffer to the next: as stated, or its last extent."""
     if stated:
-        return constant(stated)
+        return stated_stride(stated)
     shared = k.signature.shared.get(buffer)
     shape = shared.extents if shared is not None else k.memory.buffer(buffer).shape
     last = shape[-1]

@@ -18,12 +18,12 @@ from ptxc.frontend import elementwise
 from ptxc.frontend.convert import convert
 from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
 from ptxc.frontend.fragments import lanes, registers
-from ptxc.frontend.fragments.direct import guard, is_multiple
+from ptxc.frontend.fragments.direct import edge, guard, is_multiple
 from ptxc.frontend.fragments.pairs import pack
-from ptxc.frontend.fragments.shared import row_stride
+from ptxc.frontend.fragments.shared import row_stride, stated_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
-from ptxc.frontend.threads import exchange
+from ptxc.frontend.threads import ALL_LANES, exchange
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
 from ptxc.ir.values import FALSE, TRUE, Operand, integer
@@ -31,7 +31,6 @@ from ptxc.ir.values import FALSE, TRUE, Operand, integer
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
-_ALL_LANES = integer(B32, -1)
 #: The types whose pairs are one store; and how an atomic addition of a pair is spelled.
 _PAIRS = (F16_T, BF16_T, F32_T)
 _ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
@@ -53,30 +52,41 @@ class _Store(NamedTuple):
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
     """Store a fragment, or four adjacent ones at once."""
-    if stmt.run:
-        cells = (stmt, *stmt.run)
-        wide = _describe(k, stmt)
-        stride = wide.row_stride
-        if wide.type in (F16_T, BF16_T) and not stride.terms and stride.constant % 8 == 0:
-            _store_run(wide, cells)
-        else:
-            for cell in cells:
-                _store_cell(_describe(k, cell))
+    if any(cell.run for cell in stmt.run):
+        raise InputError("a run of stores within a run", hint="name all cells in the first one's run")
+    cells = [_describe(k, cell) for cell in (stmt, *stmt.run)]
+    if stmt.run and _is_row_of_cells(cells):
+        _store_run(cells)
         return
-    _store_cell(_describe(k, stmt))
+    for cell in cells:
+        _store_cell(cell)
 
 
 def _describe(k: Lowering, stmt: RegStore) -> _Store:
-    rows = stmt.ldm or None
-    if rows is not None:
-        row = constant(int(rows))
-    elif stmt.row_dim is not None:
+    """What a store says. Raises InputError where its fragments are no accumulators of its layout."""
+    count = registers.accumulators(stmt.fragment_layout)
+    for name in (stmt.frag, *stmt.extra_frags):
+        registers.expect(k, name, "c", F32_T, count)
+    if stmt.volta_interleaved and stmt.fragment_layout != "m8n8k4":
+        hint = "only those of m8n8k4 are"
+        raise InputError(f"interleaved accumulators of the layout {stmt.fragment_layout!r}", hint=hint)
+    if stmt.volta_interleaved and not (len(stmt.fragment_index) == 2 and all(map(_is_int, stmt.fragment_index))):
+        hint = "it is two numbers"
+        raise InputError(f"the place {stmt.fragment_index!r} of an interleaved accumulator", hint=hint)
+    params, fragments = 1 if stmt.epilogue is None else len(stmt.epilogue.params), 1 + len(stmt.extra_frags)
+    if params < fragments:
+        hint = "its first parameters are the fragment and all extra ones"
+        raise InputError(f"an epilogue that takes {params} of {fragments} fragments", hint=hint)
+    if stmt.swizzle != "NONE" and (stmt.dst_buffer not in k.signature.shared or stmt.atomic):
+        hint = "plain stores to shared memory are swizzled: let it be NONE"
+        raise InputError(f"an atomic store, or one to global memory, with the swizzle {stmt.swizzle!r}", hint=hint)
+    if stmt.row_dim is not None and not stmt.ldm:
         row = _stride_of(k, stmt.dst_buffer, stmt.row_dim)
     else:
-        row = row_stride(k, stmt.dst_buffer, 0)
+        row = row_stride(k, stmt.dst_buffer, stmt.ldm)
     column = constant(1)
     if stmt.ldn:
-        column = constant(int(stmt.ldn))
+        column = stated_stride(stmt.ldn)
     elif stmt.col_dim is not None:
         column = _stride_of(k, stmt.dst_buffer, stmt.col_dim)
     flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
@@ -89,11 +99,17 @@ def _stride_of(k: Lowering, buffer: str, dim: int) -> Linear:
     """The elements between neighbours along a dimension of a buffer."""
     shared = k.signature.shared.get(buffer)
     shape = shared.extents if shared is not None else k.memory.buffer(buffer).shape
+    if not _is_int(dim) or not 0 <= dim < len(shape):
+        raise InputError(f"the dimension {dim!r} of {buffer!r}", hint=f"it has {len(shape)}, the first is 0")
     stride = constant(math.prod(size for size in shape[dim + 1 :] if isinstance(size, int)))
     for size in shape[dim + 1 :]:
         if not isinstance(size, int):
             stride = k.expressions.multiply(stride, k.expressions.integer(size.expr))
     return stride
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int)
 
 
 def _store_cell(s: _Store) -> None:
@@ -125,9 +141,9 @@ def _inside(s: _Store, element: int) -> Operand:
     """Whether the element lies inside of the edges."""
     e = s.k.expressions
     inside: Operand = TRUE
-    for edge, at in ((s.stmt.m_guard, s.tile.rows[element]), (s.stmt.n_guard, s.tile.columns[element])):
-        if edge is not None:
-            base, bound = (e.integer(expr) for expr in edge)
+    for given, at in ((s.stmt.m_guard, s.tile.rows[element]), (s.stmt.n_guard, s.tile.columns[element])):
+        if given is not None:
+            base, bound = edge(s.k, given)
             inside = e.logical("&&", inside, e.compare("<", e.registers.add(base, at), bound))
     return inside
 
@@ -186,7 +202,8 @@ def _value(s: _Store, element: int, predicate: Operand) -> Typed:
     for step in steps:
         what = _STEPS.get(type(step))
         if what is None:
-            raise UnsupportedError(f"{type(step).__name__} in an epilogue is not supported yet")
+            hint = f"an epilogue holds {', '.join(kind.__name__ for kind in _STEPS)}"
+            raise UnsupportedError(f"{type(step).__name__} in an epilogue is not supported yet", hint=hint)
         k.names.declare(step.name, what(k, step, predicate))
     value = k.value(stmt.epilogue.results[0])
     k.names.pop()
@@ -222,15 +239,35 @@ _STEPS: dict[type, Callable[[Lowering, Any, Operand], Typed]] = {Load: _load, As
 # ------------------------------------------------------------------------------------------------ four cells at once
 
 
-def _store_run(s: _Store, cells: tuple[RegStore, ...]) -> None:
+def _is_row_of_cells(cells: list[_Store]) -> bool:
+    """Whether four plain stores of 16-bit elements are side by side in rows that are aligned to 16 bytes.
+
+    Else they are stored one by one, each where it says.
+    """
+    first, add = cells[0], cells[0].k.expressions.registers.add
+    return len(cells) == 4 and all(
+        cell.stmt.dst_buffer == first.stmt.dst_buffer
+        and cell.type in (F16_T, BF16_T)
+        and cell.stmt.fragment_layout != "m8n8k4"
+        and cell.stmt.swizzle == "NONE"
+        and not (cell.stmt.atomic or cell.stmt.m_guard or cell.stmt.n_guard)
+        and cell.row_stride.same(first.row_stride)
+        and not cell.row_stride.terms
+        and cell.row_stride.constant % 8 == 0
+        and cell.column_stride.same(constant(1))
+        and cell.flat.same(add(first.flat, constant(8 * at)))
+        for at, cell in enumerate(cells)
+    )
+
+
+def _store_run(cells: list[_Store]) -> None:
     """Four cells side by side, in 16-byte stores.
 
     Lane ``t`` of a quad holds columns ``2t, 2t+1`` of each cell. In round ``r`` it sends its pair of cell ``t^r`` to
     lane ``t^r`` and receives that lane's pair of cell ``t``. So it comes to hold all eight columns of a row of cell
     ``t``.
     """
-    if len(cells) != 4 or any(cell.m_guard or cell.n_guard or cell.atomic for cell in cells):
-        raise InputError("a run of stores is four plain ones", hint="drop the run, or the guards")
+    s = cells[0]
     k, e, b = s.k, s.k.expressions, s.k.builder
     turn = [e.compare("==", lanes.in_group(k), constant(lane)) for lane in range(3)]
 
@@ -241,13 +278,13 @@ def _store_run(s: _Store, cells: tuple[RegStore, ...]) -> None:
             chosen = b.selp("b32", words[lane], chosen, turn[lane], "pick")
         return chosen
 
-    words = [_pairs_of(_describe(k, cell)) for cell in cells]
+    words = [_pairs_of(cell) for cell in cells]
     for row in (0, 1):
         mine = [word[row] for word in words]
         received = [pick(mine)]
         for distance in (1, 2, 3):
             sent = Typed(pick([mine[lane ^ distance] for lane in range(4)]), element_type("u32"))
-            received.append(exchange(k, sent, "bfly", integer(B32, distance), 31, _ALL_LANES).operand)
+            received.append(exchange(k, sent, "bfly", integer(B32, distance), 31, ALL_LANES).operand)
         columns = tuple(pick([received[lane ^ column] for lane in range(4)]) for column in range(4))
         place = e.registers.add(s.flat, e.multiply(s.tile.rows[2 * row], s.row_stride))
         place = e.registers.add(place, e.registers.scale(lanes.in_group(k), 8))

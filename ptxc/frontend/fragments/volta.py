@@ -18,10 +18,10 @@ from ptxc.frontend.dtypes import F16_T, F32_T, element_type
 from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import Tile, guard, pair
 from ptxc.frontend.fragments.pairs import add_halves, pack
-from ptxc.frontend.fragments.shared import row_stride
+from ptxc.frontend.fragments.shared import check_rows, row_stride
 from ptxc.frontend.linear import Linear, constant
 from ptxc.frontend.scope import Typed
-from ptxc.frontend.threads import exchange
+from ptxc.frontend.threads import ALL_LANES, exchange
 from ptxc.frontend.volta_slabs import CONGRUOUS, CROSSWISE
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Guard
@@ -31,21 +31,12 @@ from ptxc.ir.values import FALSE, Const, Mem, Operand, Value, integer
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
-_ALL_LANES = integer(B32, -1)
-#: The slices of k that a repacked accumulator has.
-_PARTS = range(4)
-
 
 # ----------------------------------------------------------------------------------------------------------- loads
 
 
 def load(k: Lowering, stmt: LdmatrixLoad) -> None:
-    """Fill a fragment, or two adjacent ones, from shared or global memory."""
-    _check_warps(k)
-    for name in stmt.defines():
-        fragment = registers.fragment(k, name)
-        if fragment.registers != 2 or fragment.dtype != F16_T.name:
-            raise InputError(f"the fragment {name!r} is none of m8n8k4", hint="it has two registers of f16")
+    """Fill a fragment of f16, or two adjacent ones, from shared or global memory."""
     if stmt.staged and stmt.swizzle != "NONE":
         _load_pair(k, stmt)
         return
@@ -54,6 +45,8 @@ def load(k: Lowering, stmt: LdmatrixLoad) -> None:
             "two fragments from a slab that is row-major", hint=f"pairs lie in {CROSSWISE} and {CONGRUOUS}"
         )
     tile = Tile(k, stmt, _outer(k, stmt), constant(0))
+    if stmt.staged and tile.contiguous:
+        check_rows(k, stmt, 4, "a lane reads four elements at once")
     source = k.memory.type_of(stmt.src_buffer)
     if tile.contiguous and source in (F16_T, F32_T) and (stmt.staged or (_in_fours(tile) and stmt.k_zero is None)):
         words = _four(k, stmt, tile)
@@ -105,7 +98,10 @@ def _load_pair(k: Lowering, stmt: LdmatrixLoad) -> None:
         raise InputError(f"a slab of {shared.dtype} in the layout {stmt.swizzle!r}", hint="such slabs are of f16")
     along_k = stmt.role == "a" or stmt.b_trans
     if stmt.swizzle != (CROSSWISE if along_k else CONGRUOUS):
-        raise UnsupportedError(f"a fragment of {stmt.role} from the layout {stmt.swizzle!r} is not supported yet")
+        raise UnsupportedError(
+            f"a fragment of {stmt.role} from the layout {stmt.swizzle!r} is not supported yet",
+            hint=f"A and a transposed B are read from {CROSSWISE}, another B from {CONGRUOUS}",
+        )
     row, column = (k.expressions.integer(index) for index in stmt.src_index)
     place = _crosswise(k, stmt, row, column, int(shared.extents[0])) if along_k else _congruous(k, stmt, row, column)
     k.memory.align(stmt.src_buffer, place, 8)
@@ -172,14 +168,9 @@ def promote(k: Lowering, stmt: FragmentPromote) -> None:
     The f16 accumulator of a lane is a whole row; the f32 one is halves of two. Of each pair of words, a lane keeps one
     and trades the other with the lane whose number differs in bit 1.
     """
-    _check_warps(k)
     b = k.builder
     held = registers.operands(k, stmt.src)
     totals = registers.read(k, stmt.dst)
-    if len(held) != 4 or len(totals) != 8:
-        raise InputError(
-            f"{stmt.src!r} and {stmt.dst!r} are no accumulators of m8n8k4", hint="they have 4 and 8 registers"
-        )
     second = _is_set(k, 1)
     sums: list[Operand] = []
     for low, high in (held[:2], held[2:]):
@@ -194,13 +185,7 @@ def promote(k: Lowering, stmt: FragmentPromote) -> None:
 
 def repack(k: Lowering, stmt: FragmentRepack) -> None:
     """Four columns (for A) or rows (for B) of an accumulator of 16 x 16, the slice ``part``, as a fragment."""
-    _check_warps(k)
-    if len(stmt.srcs) != 1 or stmt.ab_dtype != "f16" or stmt.role not in ("a", "b") or stmt.part not in _PARTS:
-        hint = "it takes one accumulator, f16, the role a or b and a part from 0 to 3"
-        raise InputError("a repacking that m8n8k4 does not have", hint=hint)
     held = [value.operand for value in registers.read(k, stmt.srcs[0])]
-    if len(held) != 8:
-        raise InputError(f"{stmt.srcs[0]!r} is no accumulator of m8n8k4", hint="it has 8 registers of f32")
     registers.assign(k, stmt.frag, (_to_a if stmt.role == "a" else _to_b)(k, stmt.part, held))
 
 
@@ -236,12 +221,6 @@ def _to_b(k: Lowering, part: int, held: list[Operand]) -> list[Operand]:
     return words
 
 
-def _check_warps(k: Lowering) -> None:
-    """Raises InputError where the CTA is less than a warp."""
-    if k.signature.threads < 32:
-        raise InputError(f"a tensor core and {k.signature.threads} threads", hint="its operands are whole warps'")
-
-
 def _is_set(k: Lowering, at: int) -> Value:
     """Whether the bit ``at`` of the lane's number is set."""
     predicate = k.expressions.compare("!=", lanes.bit(k, at), constant(0))
@@ -251,4 +230,4 @@ def _is_set(k: Lowering, at: int) -> Value:
 
 def _exchange(k: Lowering, word: Operand, mode: str, lane: Operand) -> Operand:
     """The ``word`` of another lane. All lanes of the warp take part."""
-    return exchange(k, Typed(word, element_type("u32")), mode, lane, 31, _ALL_LANES).operand
+    return exchange(k, Typed(word, element_type("u32")), mode, lane, 31, ALL_LANES).operand

@@ -12,14 +12,16 @@ between, also where a barrier comes between (PTX ISA, "Async proxy"). Emmy's CUD
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from emmy.compiler.ir.kernel.ir import WgmmaCommit, WgmmaDescriptor, WgmmaFence, WgmmaMma, WgmmaWait
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend.dtypes import F32_T, element_type
+from ptxc.frontend.dtypes import F32_T, ElementType, element_type
 from ptxc.frontend.fragments import registers
 from ptxc.frontend.scope import Typed
+from ptxc.frontend.swizzles import hardware
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32, B64, PRED
 from ptxc.ir.values import FALSE, TRUE, Operand, Sym, Value, integer
@@ -27,8 +29,6 @@ from ptxc.ir.values import FALSE, TRUE, Operand, Sym, Value, integer
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
-#: A descriptor's layout type, and to how many bytes an array of that layout is aligned: eight rows of its atoms.
-_LAYOUTS = {"NONE": (0, 16), "B128": (1, 1024), "B64": (2, 512), "B32": (3, 256)}
 #: Addresses and offsets in a descriptor count 16 bytes, in 14 bits.
 _UNIT_SHIFT, _FIELD = 4, 14
 #: What shared memory a warpgroup's product may find written otherwise than by bulk copies.
@@ -37,24 +37,23 @@ _WRITES = (opcodes.ST, opcodes.CP_ASYNC, opcodes.BAR, opcodes.BAR_WARP)
 
 def descriptor(k: Lowering, stmt: WgmmaDescriptor, path: str) -> None:
     """``name``: where a matrix begins in shared memory, and how far apart its core matrices of 8 x 16 bytes are."""
-    layout = _LAYOUTS.get(stmt.swizzle.partition("@")[0])
-    if layout is None:
-        raise InputError(f"there is no swizzle {stmt.swizzle!r}", hint=f"swizzles are {', '.join(_LAYOUTS)}")
-    mode, align = layout
+    swizzle = hardware(stmt.swizzle)
     array = k.signature.shared.get(stmt.smem)
     if array is None:
         raise InputError(f"{stmt.smem!r} is no shared array", hint="a descriptor names shared memory")
-    if array.align < align and align > 1 << _UNIT_SHIFT:
-        hint = f"a slab of the swizzle {stmt.swizzle} is aligned to {align}"
+    if array.align < swizzle.align and swizzle.align > 1 << _UNIT_SHIFT:
+        hint = f"a slab of the swizzle {stmt.swizzle} is aligned to {swizzle.align}"
         raise InputError(f"{stmt.smem!r} is aligned to {array.align} bytes", hint=hint)
-    bits = mode << 62
+    bits = swizzle.layout << 62
     for name, offset, place in (("leading", stmt.lbo_bytes, 16), ("stride", stmt.sbo_bytes, 32)):
-        units, rest = divmod(offset, 1 << _UNIT_SHIFT)
-        if rest or not 0 <= units < 1 << _FIELD:
+        if not isinstance(offset, int) or offset % (1 << _UNIT_SHIFT) or not 0 <= offset < 1 << _FIELD + _UNIT_SHIFT:
             raise InputError(f"a {name} byte offset of {offset}", hint="a multiple of 16 below 262144")
-        bits |= units << place
+        bits |= offset >> _UNIT_SHIFT << place
     flat = k.memory.flat_index(stmt.smem, () if stmt.smem_index is None else (stmt.smem_index,))
     k.memory.align(stmt.smem, flat, (1 << _UNIT_SHIFT) // k.memory.type_of(stmt.smem).nbytes)
+    held = math.prod(array.extents)
+    if flat.lo >= held:
+        raise InputError(f"a matrix begins at element {flat.lo} of {stmt.smem!r}", hint=f"it has {held}")
     base, offset = k.memory.address(stmt.smem, flat)
     if offset < 0 or offset % (1 << _UNIT_SHIFT):
         raise InputError(f"a matrix begins at byte {offset} of {stmt.smem!r}", hint="it begins at a multiple of 16")
@@ -63,6 +62,7 @@ def descriptor(k: Lowering, stmt: WgmmaDescriptor, path: str) -> None:
         # The address stays below 2^18: nothing is carried out of its field.
         step = integer(B64, offset >> _UNIT_SHIFT)
         value = k.builder.binary(opcodes.ADD, "s64", value, step, stmt.name)
+    k.matrices[stmt.name] = k.memory.type_of(stmt.smem)
     k.declare(stmt.name, Typed(value, element_type("u64")))
 
 
@@ -102,17 +102,21 @@ def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
     if mods not in opcodes.WGMMA.forms:
         raise UnsupportedError(f"wgmma of {stmt.ab_dtype} is not supported yet", hint="of f16 and bf16 it is")
     if not {stmt.scale_d, stmt.trans_a, stmt.trans_b} <= {0, 1}:
-        raise InputError("scale_d, trans_a and trans_b are 0 or 1")
-    names = [name for fragment in stmt.c_frags for name in _held(k, fragment, True)]
-    wide, scale = _matrix(k, stmt.b_desc), _scale(k, stmt.scale_d)
+        flags = f"scale_d={stmt.scale_d}, trans_a={stmt.trans_a}, trans_b={stmt.trans_b}"
+        raise InputError(f"wgmma with {flags}", hint="each is 0 or 1")
+    type = element_type(stmt.ab_dtype)
+    names = [name for fragment in stmt.c_frags for name in _held(k, fragment, "c", F32_T)]
+    if len(set(names)) < len(names):
+        raise InputError("wgmma adds to an accumulator twice", hint="name as many different fragments as there are")
+    wide, scale = _matrix(k, stmt.b_desc, type), _scale(k, stmt.scale_d)
     one, transposed = integer(B32, 1), integer(B32, stmt.trans_b)
     rest: tuple[Operand, ...]
     if stmt.a_frag is None:
         op = opcodes.WGMMA
-        rest = (_matrix(k, stmt.a_desc or ""), wide, scale, one, one, integer(B32, stmt.trans_a), transposed)
+        rest = (_matrix(k, stmt.a_desc or "", type), wide, scale, one, one, integer(B32, stmt.trans_a), transposed)
     else:
         op = opcodes.WGMMA_RS
-        names += _held(k, stmt.a_frag, False)
+        names += _held(k, stmt.a_frag, "a", type)
         rest = (wide, scale, one, one, transposed)
     taken = k.flights.take(names)
     results = tuple([k.kernel.value(value.type, value.hint) for value in taken])
@@ -120,20 +124,22 @@ def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
     k.flights.give(names, list(results))
 
 
-def _held(k: Lowering, name: str, accumulator: bool) -> tuple[str, ...]:
+def _held(k: Lowering, name: str, role: str, type: ElementType) -> tuple[str, ...]:
     """The registers of a fragment of the product: four f32 of an accumulator, four packed pairs of A."""
-    found = registers.fragment(k, name)
-    if found.registers != 4 or (found.register is F32_T) is not accumulator:
-        wanted = "accumulators of four f32" if accumulator else "an A of four packed registers"
-        raise InputError(f"the fragment {name!r} does not fit wgmma", hint=f"it takes {wanted}")
+    registers.expect(k, name, role, type, 4)
     return registers.names_in_flight(k, name)
 
 
-def _matrix(k: Lowering, name: str) -> Operand:
-    value = k.value(name)
-    if value.type.name != "u64":
+def _matrix(k: Lowering, name: str, type: ElementType) -> Operand:
+    """The descriptor ``name``, which must be one of a matrix of ``type``."""
+    operand, held = k.value(name)
+    found = k.matrices.get(name)
+    if found is None or held.name != "u64":
         raise InputError(f"{name!r} is no descriptor", hint="a WgmmaDescriptor before this statement makes one")
-    return value.operand
+    if found is not type:
+        hint = "the product takes its bits: convert what fills it, or declare both with one type"
+        raise InputError(f"{name!r} describes a slab of {found.name}, not of {type.name}", hint=hint)
+    return operand
 
 
 def _scale(k: Lowering, scale: int) -> Value:

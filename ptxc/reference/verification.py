@@ -1,0 +1,154 @@
+"""Independent answers to what kernels write, compared: the Kernel IR's meaning, ptxc's PTX, and nvcc's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxc.errors import ToolchainError, UnsupportedError, UsageError
+from ptxc.frontend.reader import kernel_nodes
+from ptxc.reference import emmy, execution
+from ptxc.reference.buffers import Array, Problem
+from ptxc.reference.compare import Difference, Tolerance, compare
+from ptxc.reference.evaluator import evaluate_kernels
+from ptxc.reference.execution import Launched, Settings
+from ptxc.reference.steps import Step
+from ptxc.sim.findings import Finding
+from ptxc.toolchain import find_tool
+
+if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+
+REFERENCE, PTXC, NVCC = "reference", "ptxc", "nvcc"
+
+#: Executes kernels on arrays: told whose PTX it is, the texts by entry, and the steps.
+Runner = Callable[[str, Mapping[str, str], Sequence[Step], Mapping[str, Array]], list[Launched]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the device found: in whose PTX, of which kernel."""
+
+    who: str
+    kernel: str
+    finding: Finding
+
+
+@dataclass
+class Verification:
+    """The answers so far, by who gave them, and what was found on the way.
+
+    ``runner`` takes the place of plain execution with ``settings``.
+    """
+
+    problem: Problem
+    tolerance: Tolerance
+    settings: Settings
+    runner: Runner | None = None
+    answers: dict[str, Mapping[str, Array]] = field(default_factory=dict)
+    #: What each answer is, or why there is none.
+    notes: dict[str, str] = field(default_factory=dict)
+    #: The PTX that was executed, by whose it is and its entries.
+    texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    findings: list[Found] = field(default_factory=list)
+    #: Accesses outside of buffers that the reference met.
+    faults: list[str] = field(default_factory=list)
+
+    # ----------------------------------------------------------------------------------------------- the answers
+
+    def evaluate(self, graph: Graph, steps: Sequence[Step]) -> None:
+        """What the kernels of ``graph`` mean; a note says why there is no such answer."""
+        ops = {node.op.name or f"k_{node.node_id}": node.op for node in kernel_nodes(graph)}
+        try:
+            kernels = [ops[step.entry] for step in steps]
+            evaluation = evaluate_kernels(kernels, self.problem, sample=self.settings.sample)
+        except UnsupportedError as error:
+            self.notes[REFERENCE] = f"none: {error}"
+            return
+        self.answers[REFERENCE], self.faults = evaluation.outputs, evaluation.faults
+        self.notes[REFERENCE] = "Kernel IR, evaluated directly in float64"
+
+    def evaluate_program(self, wire: bytes) -> None:
+        """What the program means that the kernels compute. Raises CompileError."""
+        values = emmy.evaluate_program(wire, self.problem)
+        written = [buffer.name for buffer in self.problem.written]
+        if not values.keys() & set(written):
+            what = f"the program computes {', '.join(values)}, the kernels write {', '.join(written)}"
+            raise UsageError(what, hint="give the program of these kernels")
+        self.answers[REFERENCE] = {name: values[name] for name in written if name in values}
+        self.notes[REFERENCE] = "Emmy's NumPy evaluation of the program, in float64"
+
+    def execute(self, who: str, texts: Mapping[str, str], steps: Sequence[Step]) -> list[Launched]:
+        """What PTX computes on the CPU device."""
+        arrays = self.problem.arrays()
+        launched = (self.runner or self._run)(who, texts, steps, arrays)
+        self.texts[who] = texts
+        self.answers[who] = {buffer.name: arrays[buffer.name] for buffer in self.problem.written}
+        instructions = sum(launch.result.statistics.instructions for launch in launched)
+        self.notes[who] = f"PTX on the CPU device, {instructions:,} instructions of threads"
+        for launch in launched:
+            self.findings += [Found(who, launch.step.entry, finding) for finding in launch.result.findings]
+        return launched
+
+    def _run(
+        self, who: str, texts: Mapping[str, str], steps: Sequence[Step], arrays: Mapping[str, Array]
+    ) -> list[Launched]:
+        return execution.execute(execution.load(texts), steps, arrays, self.problem.integers, self.settings)
+
+    def compile_with_nvcc(self, graph: Graph, target: str, options: Sequence[str] = ()) -> None:
+        """The same of nvcc's PTX of Emmy's CUDA text for ``target``; a note says why not, where that cannot be had."""
+        try:
+            find_tool("nvcc")
+            kernels = emmy.cuda_kernels(graph, target, self.problem)
+            texts = {kernel.step.entry: emmy.nvcc_ptx(kernel, target, list(options)) for kernel in kernels}
+            self.execute(NVCC, texts, [kernel.step for kernel in kernels])
+        except (ToolchainError, UnsupportedError) as error:
+            self.notes[NVCC] = f"none: {error}"
+
+    def check(self) -> None:
+        """Raise UsageError where there is nothing to compare with."""
+        if len(self.answers) < 2:
+            reasons = "; ".join(f"{who}: {note}" for who, note in self.notes.items() if who not in self.answers)
+            raise UsageError(f"there is nothing to compare with ({reasons})", hint="`ptxc run` only executes")
+
+    # -------------------------------------------------------------------------------------------------- comparing
+
+    @cached_property
+    def differences(self) -> list[tuple[str, str, Difference]]:
+        """The differences of every output between every two answers: who, against whom, how far."""
+        found = []
+        for buffer in self.problem.written:
+            for who, other in ((PTXC, REFERENCE), (NVCC, REFERENCE), (PTXC, NVCC)):
+                a, b = (self.answers.get(name, {}).get(buffer.name) for name in (who, other))
+                if a is not None and b is not None:
+                    where = self._written(buffer.name, a, b) if not self.settings.sample.is_all else None
+                    found.append((who, other, compare(buffer.name, a, b, buffer.dtype, self.tolerance, where)))
+        return found
+
+    def _written(self, name: str, *answers: Array) -> NDArray[np.bool_]:
+        """Which elements were written in one of the answers; in float64, those that are numbers."""
+        exact = np.dtype(np.float64)
+        masks = [
+            ~np.isnan(array) if array.dtype == exact else self.problem.is_written(name, array) for array in answers
+        ]
+        written: NDArray[np.bool_] = np.logical_or.reduce([mask.reshape(masks[0].shape) for mask in masks])
+        return written
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong, in words. Findings in nvcc's PTX are faults of Emmy's CUDA text, and none of ptxc's."""
+        parts = [
+            f"{d.name} of {who} differs from {other}'s in {d.wrong} of {d.elements} elements"
+            for who, other, d in self.differences
+            if d.wrong
+        ]
+        findings = sum(found.who == PTXC for found in self.findings)
+        for count, what in ((len(self.faults), "fault"), (findings, "finding")):
+            if count:
+                parts.append(f"{count} {what}{'s' * (count > 1)}")
+        return parts

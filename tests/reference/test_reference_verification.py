@@ -1,0 +1,79 @@
+"""Independent answers to what kernels write, without the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_lab import Assign, Load, Node, Spec, Write, dtype, graph_of, prepared, tile, var
+
+import ptxc
+from ptxc.errors import UsageError
+from ptxc.reference.compare import Tolerance
+from ptxc.reference.execution import Settings
+from ptxc.reference.verification import PTXC, REFERENCE, Verification
+from ptxc.sim.findings import CHECKS
+
+AT = (var("i"),)
+
+
+def verified(graph: Any, change: Callable[[str], str] = str) -> Verification:
+    """Both answers, ptxc's after a ``change`` of its PTX."""
+    _, steps, problem = prepared(graph)
+    (kernel,) = ptxc.compile(graph)
+    found = Verification(problem, Tolerance(), Settings(frozenset(CHECKS)))
+    found.evaluate(graph, steps)
+    launched = found.execute(PTXC, {steps[0].entry: change(kernel.ptx)}, steps)
+    assert len(launched) == len(steps)
+    return found
+
+
+def copied(source: Spec, target: Spec, *stmts: Any) -> Any:
+    body = tile({"i": 64}, [Load("a", "x", AT), *stmts, Write("y", AT, "b" if stmts else "a")])
+    return graph_of({"x": ((64,), source)}, Node(body, ("x",), {"y": ((64,), target)}))
+
+
+def test_answers_agree() -> None:
+    found = verified(copied("f32", "f32", Assign("b", "add", ("a", "a"))))
+    assert found.answers.keys() == found.notes.keys() == {REFERENCE, PTXC}
+    ((who, other, difference),) = found.differences
+    assert (who, other, difference.elements, difference.wrong) == (PTXC, REFERENCE, 64, 0)
+    assert not found.wrong
+    found.check()
+
+
+def test_what_is_wrong_is_said() -> None:
+    found = verified(
+        copied("f32", "f32", Assign("b", "add", ("a", "a"))), lambda ptx: ptx.replace("add.f32", "mul.f32")
+    )
+    (said,) = found.wrong
+    assert said.startswith("y of ptxc differs from reference's in 64 of 64 elements")
+    found = verified(copied("f32", "f32"), lambda ptx: ptx.replace("[x]", "[y]"))
+    assert found.findings
+    assert {(row.who, row.kernel) for row in found.findings} == {(PTXC, "k")}
+
+
+def test_bools_are_bools() -> None:
+    graph = copied("bool", "f32", Assign("b", "copy", ("a",), dtype=dtype("f32")))
+    found = verified(graph)
+    assert found.problem.begin["x"].dtype == np.bool_
+    assert 0 < found.problem.begin["x"].sum() < 64
+    assert set(found.problem.begin["x"].view(np.uint8).tolist()) == {0, 1}
+    assert set(found.answers[PTXC]["y"].tolist()) == {0, 1}
+    assert not found.wrong
+
+
+def test_packed_pairs_are_compared_element_by_element() -> None:
+    found = verified(copied("f4e2m1x2", "f4e2m1x2"))
+    ((_, _, difference),) = found.differences
+    assert (difference.elements, difference.wrong) == (128, 0)
+
+
+def test_one_answer_is_nothing_to_compare() -> None:
+    _, _, problem = prepared(copied("f32", "f32"))
+    found = Verification(problem, Tolerance(), Settings())
+    found.notes[REFERENCE] = "none: for a reason"
+    with pytest.raises(UsageError, match="for a reason"):
+        found.check()
