@@ -16,7 +16,7 @@ CHANGES = {
     "32-bit indices": "rms_norm",
     "value ranges": "matmul_pipeline_raster",
     "swizzle parts": "cpasync_swizzle_B128",
-    "remembered registers": "matmul_async",
+    "remembered registers": "matmul_pipeline_raster",
     "vector accesses": "scalar_add_vec4",
     "resident CTAs": "matmul_pipeline_raster",
 }

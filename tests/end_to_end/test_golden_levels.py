@@ -26,8 +26,8 @@ WAYS: dict[str, dict[str, Any]] = {
 SLOW = {
     "attention_cooperative", "big_sum_serial", "big_sum_split", "loops", "matmul_async_four_stages",
     "matmul_async_masked", "matmul_async_three_stages", "matmul_carried", "matmul_cooperative_vec4",
-    "matmul_dynamic_async", "matmul_dynamic_raster", "matmul_ragged_raster", "mma_attention_causal", "mma_linear_fp8_weights",
-    "mma_linear_nvfp4", "mma_matmul_f16", "mma_matmul_fp8", "norm_matmul",
+    "matmul_dynamic_async", "matmul_dynamic_raster", "matmul_ragged_raster", "mma_attention_causal",
+    "mma_linear_fp8_weights", "mma_linear_nvfp4", "mma_matmul_f16", "mma_matmul_fp8", "norm_matmul",
 }  # fmt: skip
 
 #: The goldens of which a formula says what they compute, and the others.
