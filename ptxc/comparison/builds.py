@@ -20,7 +20,7 @@ from ptxc.comparison.cache import Cache, digest
 from ptxc.comparison.occupancy import Occupancy, occupancy
 from ptxc.comparison.sass import Kind, disassemble, parse
 from ptxc.comparison.work import Code, Region, Unit, analyse
-from ptxc.driver import Options, compile_kernel, graph_of
+from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
 from ptxc.reference.emmy import CudaText, compile_cuda, cuda_texts, nvcc_options, suffixed
 from ptxc.target import parse_target
 from ptxc.toolchain import Resources, assemble, find_tool, find_tools, run_timed
@@ -93,14 +93,28 @@ def _region(region: Region, unit: Unit) -> dict[str, Any]:
 def build_with_ptxc(node: KernelNode, graph: Graph, options: Options, kept: Cache) -> Build:
     """ptxc's build of a kernel. Raises CompileError."""
     with _ALONE:
-        seconds, spent = float("inf"), 0.0
-        for _ in range(_ROUNDS):
-            before = time.thread_time()
-            kernel = compile_kernel(node, graph, options)
-            took = time.thread_time() - before
-            seconds, spent = min(seconds, took), spent + took
-            if spent > _ENOUGH:
-                break
+        kernel, seconds = timed_compilation(node, graph, options)
+    return build_of(kernel, seconds, kept)
+
+
+def timed_compilation(node: KernelNode, graph: Graph, options: Options) -> tuple[CompiledKernel, float]:
+    """A kernel, and the CPU seconds that ptxc takes for it, the best of some times: nothing else should run meanwhile.
+
+    Raises CompileError.
+    """
+    seconds, spent = float("inf"), 0.0
+    for _ in range(_ROUNDS):
+        before = time.thread_time()
+        kernel = compile_kernel(node, graph, options)
+        took = time.thread_time() - before
+        seconds, spent = min(seconds, took), spent + took
+        if spent > _ENOUGH:
+            break
+    return kernel, seconds
+
+
+def build_of(kernel: CompiledKernel, seconds: float, kept: Cache) -> Build:
+    """The build of a kernel that ptxc compiled in so many CPU seconds. Raises ToolchainError where ptxas refuses it."""
     launch = kernel.launch
     assert launch is not None
     return _build(kernel.name, kernel.ptx, kernel.target, seconds, math.prod(launch.block), launch.dynamic_shared, kept)

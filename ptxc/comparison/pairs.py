@@ -11,14 +11,11 @@ from typing import Any
 
 from ptxc.comparison.builds import Build, build_with_nvcc, build_with_ptxc, emmys_texts
 from ptxc.comparison.cache import Cache
-from ptxc.comparison.work import Region, Unit, common_unit
+from ptxc.comparison.work import Region, Unit, alike, common_unit
 from ptxc.driver import Options, graph_of
 from ptxc.errors import CompileError, InputError, UsageError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.reference.emmy import NVCC_TARGETS, CudaText
-
-#: How many times the global memory for a unit of work two loops that do the same may differ by.
-ALIKE = 1.1
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,9 @@ class Comparison:
 
     @property
     def alike(self) -> bool:
-        """Whether the hottest regions are of one sort: both loops or both kernels, that move as much global memory for
-        a unit of work. Where they are not, one compiler unrolled a loop that the other kept, or moved work out of it.
-        """
+        """Whether the hottest regions are of one sort (:func:`ptxc.comparison.work.alike`)."""
         ours, theirs = self.hottest
-        if not ours or not theirs or (ours.address is None) != (theirs.address is None):
-            return False
-        words = [region.work[Unit.WORD] / region.work[self.unit] for region in (ours, theirs)]
-        return max(words) <= ALIKE * min(words)
+        return ours is not None and theirs is not None and alike(ours, theirs, self.unit)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, as JSON takes them; docs/compare.md explains each key."""

@@ -39,6 +39,10 @@ class Unit(StrEnum):
     KERNEL = "kernel"
 
 
+#: How many times the global memory for a unit of work two loops that do the same may differ by.
+ALIKE = 1.1
+
+
 @dataclass(frozen=True)
 class Region:
     """A loop, or the kernel as a whole: its instructions by kind, and the work that they do."""
@@ -112,3 +116,13 @@ def common_unit(builds: Sequence[Code]) -> Unit:
     shared = [unit for unit in (Unit.FLOAT, Unit.WORD) if all(code.works(unit) for code in builds)]
     in_loops = [unit for unit in shared if any(code.works(unit, in_loops=True) for code in builds)]
     return next(iter([*in_loops, *shared]), Unit.KERNEL)
+
+
+def alike(one: Region, other: Region, unit: Unit) -> bool:
+    """Whether the hottest regions of two builds are of one sort: both loops or both kernels, that move as much global
+    memory for a unit of work. Where they are not, a loop is unrolled away in one, or work moved out of it.
+    """
+    if (one.address is None) != (other.address is None):
+        return False
+    words = [region.work[Unit.WORD] / region.work[unit] for region in (one, other)]
+    return max(words) <= ALIKE * min(words)

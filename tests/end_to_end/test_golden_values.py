@@ -107,18 +107,6 @@ def test_golden_computes(name: str, sizes: dict[str, int]) -> None:
     check(name, compiled(name), sizes)
 
 
-@pytest.mark.parametrize("passes", [*([name] for name in OPTIONAL), OPTIONAL], ids="+".join)
-@pytest.mark.parametrize("name", SHOWCASES)
-def test_passes_can_be_left_out(name: str, passes: list[str]) -> None:
-    check(name, compiled(name, disable=tuple(passes), verify_each=True), GOLDENS[name].get("sizes", [{}])[-1])
-
-
-@pytest.mark.parametrize("opt", [0, 1])
-@pytest.mark.parametrize("name", SHOWCASES)
-def test_each_optimisation_level(name: str, opt: int) -> None:
-    check(name, compiled(name, opt=opt, verify_each=True), GOLDENS[name].get("sizes", [{}])[-1])
-
-
 @pytest.mark.parametrize("name", OF_GIGABYTES)
 def test_64_bits(name: str) -> None:
     """The first and the last row of an array of gigabytes, of which these rows alone are ever touched."""

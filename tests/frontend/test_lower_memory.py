@@ -37,6 +37,9 @@ from lowering_lab import (
     var,
 )
 
+import ptxc
+from ptxc.ir.text import format_kernel
+
 I32, I64 = dtype("i32"), dtype("i64")
 #: What a kernel costs on the CPU device whose buffers take gigabytes: nothing may walk them.
 PLAIN = ("memory",)
@@ -243,6 +246,23 @@ def test_symbolic_buffers_that_may_be_large_are_addressed_in_64_bits() -> None:
     i = np.arange(64)
     x[4199 - i, 2**19 - 1 - i] = i + 1
     np.testing.assert_array_equal(run(graph, {"x": x}, sanitize=PLAIN)["y"], i + 1)
+
+
+def test_divisions_that_the_ranges_decide_are_gone() -> None:
+    """As docs/optimizations.md tells: of ((i * 16 + j) * 4) / 64 and its remainder i and 4 * j are left."""
+    flat = op("*", op("+", op("*", AT, 16), var("j")), 4)
+    index = op("+", op("*", op("/", flat, 64), 64), op("%", flat, 64))
+    stmts = [Load("v", "x", (index,)), Load("w", "x", (op("+", index, 1),)), Assign("s", "add", ("v", "w"))]
+    graph = kernel_graph(
+        tile({"i": 4, "j": 16}, [*stmts, Write("y", (AT, var("j")), "s")]), {"x": (256,)}, {"y": (4, 16)}
+    )
+    (kernel,) = ptxc.compile(graph, stop_after="build")
+    text = format_kernel(kernel.kernel)
+    assert " div." not in text
+    assert " rem." not in text
+    assert text.count("mad.wide.s32") == 2, "one address for both loads, and that of the store"
+    x = np.arange(256)
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"].ravel(), 2 * x[::4] + 1)
 
 
 def test_an_offset_computed_once_serves_several_accesses() -> None:

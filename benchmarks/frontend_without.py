@@ -1,0 +1,124 @@
+"""The frontend without one of the optimisations that it makes while it lowers, for as long as a ``with`` block lasts.
+
+These have no switch: a frontend that had them all twice would be twice as large. To measure what each is worth,
+:data:`WITHOUT` has a patch for each, which puts in the place of a function or two what one would write first. Kernels
+compute the same with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from ptxc.frontend import control, statements
+from ptxc.frontend.integers import Integers
+from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
+from ptxc.frontend.memory import POOL, Memory
+from ptxc.frontend.scope import ScopedMemo
+from ptxc.frontend.swizzles import CHUNK_SHIFT
+from ptxc.ir.kernel import Block
+from ptxc.ir.values import Mem, Sym, Value
+from ptxc.target import Target
+
+
+class Without(NamedTuple):
+    """What is put in whose place to have an optimisation not made."""
+
+    #: What happens instead.
+    instead: str
+    #: The owner of a function or an attribute, its name, and what takes its place.
+    patches: tuple[tuple[object, str, Any], ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Have it so; in all threads."""
+        with ExitStack() as stack:
+            for owner, name, value in self.patches:
+                stack.enter_context(patch.object(owner, name, value))
+            yield
+
+
+def _keep_loops(trips: int, cost: int, hinted: bool) -> int:
+    return 1
+
+
+def _follow_hints(trips: int, cost: int, hinted: bool) -> int:
+    return trips if trips and (hinted or trips * cost <= 32) else 1
+
+
+def _coherent(self: Memory, name: str) -> tuple[str, ...]:
+    return ("shared",) if name in self.signature.shared else ("global",)
+
+
+def _global(self: Memory, pointer: Value, flat: Linear, nbytes: int) -> Mem:
+    """All of the index, its constant too, times the element's size on the buffer's pointer."""
+    if not (flat.terms or flat.constant):
+        return Mem(pointer, 0)
+    if not flat.terms:
+        return _GLOBAL(self, pointer, flat, nbytes)
+    return Mem(self._advance(pointer, flat, nbytes), 0)
+
+
+def _shared(self: Memory, array: Any, flat: Linear, nbytes: int) -> Mem:
+    """All of the index on the address of the shared array."""
+    pool = self.signature.pool
+    if not flat.terms:
+        return _SHARED(self, array, flat, nbytes)
+    inside = pool.get(array.name, 0) + flat.constant * nbytes
+    return Mem(self._slot(Sym(POOL if pool else array.name), flat.terms, inside, nbytes), 0)
+
+
+_GLOBAL: Callable[..., Mem] = Memory._global
+_SHARED: Callable[..., Mem] = Memory._shared
+
+
+def _unknown_range(self: Registers, value: Value, lo: int, hi: int, depth: int) -> None:
+    _ADD_ATOM(self, value, INT_MIN, INT_MAX, depth)
+
+
+_ADD_ATOM: Callable[..., None] = Registers.add_atom
+
+
+def _exchanged(self: Memory, flat: Linear, shift: int, mask: int) -> Linear:
+    """The swizzle as it is defined, for each address anew."""
+    e = self.expressions
+    row = e.bitwise("&", e.bitwise(">>", flat, constant(shift)), constant(mask))
+    return e.bitwise("^", flat, e.registers.scale(row, 1 << CHUNK_SHIFT))
+
+
+#: By name.
+WITHOUT: dict[str, Without] = {
+    "unrolling": Without("every loop stays one, and ptxas may unroll it", ((control, "unroll_factor", _keep_loops),)),
+    "limits of unrolling": Without(
+        "whatever Emmy hints at is unrolled completely, as nvcc does", ((control, "unroll_factor", _follow_hints),)
+    ),
+    "nounroll": Without(
+        "ptxas may unroll what has been unrolled once more",
+        ((Block, "unrolled", property(lambda block: False, lambda block, value: None)),),
+    ),
+    "non-coherent loads": Without("all loads are coherent", ((Memory, "space", _coherent),)),
+    "base plus offset": Without(
+        "each access has an address of its own, all of the index on the buffer's pointer",
+        ((Memory, "_global", _global), (Memory, "_shared", _shared)),
+    ),
+    "32-bit indices": Without("indices are computed in 64 bits", ((Integers, "bits", lambda self, a: 64),)),
+    "value ranges": Without(
+        "nothing is known of a register but its 32 bits", ((Registers, "add_atom", _unknown_range),)
+    ),
+    "swizzle parts": Without(
+        "every address is shifted, masked and exchanged as a whole", ((Memory, "_exchanged", _exchanged),)
+    ),
+    "remembered registers": Without(
+        "an expression that comes back is computed again", ((ScopedMemo, "remember", lambda self, key, value: value),)
+    ),
+    "vector accesses": Without(
+        "what Emmy's schedule makes one access of several elements is as many",
+        ((statements, "vector_width", lambda type, count: False),),
+    ),
+    "resident CTAs": Without(
+        "ptxas is not told how many CTAs shall fit a multiprocessor",
+        ((Target, "resident_ctas", lambda self, threads, shared: 0),),
+    ),
+}

@@ -1,0 +1,44 @@
+"""The benchmark's patches that leave out an optimisation of the frontend: what they leave computes the same."""
+
+from __future__ import annotations
+
+import pytest
+from frontend_without import WITHOUT
+from test_golden_values import GOLDENS, check, compiled
+
+#: A golden for each that it changes, and others.
+CHANGES = {
+    "unrolling": "softmax_fast",
+    "limits of unrolling": "softmax_fast",
+    "nounroll": "attention_row",
+    "non-coherent loads": "softmax_rows",
+    "base plus offset": "attention_row",
+    "32-bit indices": "rms_norm",
+    "value ranges": "matmul_pipeline_raster",
+    "swizzle parts": "cpasync_swizzle_B128",
+    "remembered registers": "matmul_pipeline_raster",
+    "vector accesses": "scalar_add_vec4",
+    "resident CTAs": "matmul_pipeline_raster",
+}
+OTHERS = ["cond_else", "cpasync_swizzle_B64", "l2_norm", "named_barrier", "rms_norm", "scan"]
+
+
+def test_each_is_tried() -> None:
+    assert CHANGES.keys() == WITHOUT.keys()
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_it_changes_what_it_says_for_as_long_as_it_lasts(name: str) -> None:
+    golden = CHANGES[name]
+    usual = compiled(golden).ptx
+    with WITHOUT[name].applied():
+        assert compiled(golden).ptx != usual
+    assert compiled(golden).ptx == usual
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_kernels_compute_the_same(name: str) -> None:
+    for golden in dict.fromkeys([CHANGES[name], *OTHERS]):
+        with WITHOUT[name].applied():
+            kernel = compiled(golden, verify_each=True)
+        check(golden, kernel, GOLDENS[golden].get("sizes", [{}])[-1])
