@@ -2,7 +2,8 @@
 
 It takes what the real one takes: wrapped integers in lists, the address of an array of addresses of arguments. With
 ``FAKE_GPU`` in the environment something is wrong: ``none`` (no GPU), ``hang`` (no launch ends), ``crash`` (the process
-ends), ``slow`` (starting takes long). ``FAKE_LOG`` is a file that gets a line for each call that does something.
+ends), ``slow`` (starting takes long). ``FAKE_LOG`` is a file that gets a line for each call that does something, and
+of large grids so many CTAs as ``FAKE_CTAS`` says are executed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from ptxc.errors import CompileError, UsageError
+from ptxc.reference.sample import Sample
 from ptxc.sim import tensor_map
 from ptxc.sim.device import CpuDevice, Module
 from ptxc.sim.tensor_map import BoundMap, TensorMap
 
 FAULT = os.environ.get("FAKE_GPU", "")
+CTAS = int(os.environ["FAKE_CTAS"]) if "FAKE_CTAS" in os.environ else None
 CAPABILITY = (9, 0)
 L2 = 1 << 10
 
@@ -237,8 +240,9 @@ def cuLaunchKernel(
     if FAULT == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
     _device._memory.tensor_maps.update(_maps)
+    ctas = Sample(CTAS).places((gx, gy, gz))
     try:
-        result = module.launch(name, (gx, gy, gz), (bx, by, bz), args, shared=shared, sanitize=["memory"])
+        result = module.launch(name, (gx, gy, gz), (bx, by, bz), args, shared=shared, ctas=ctas, sanitize=["memory"])
     except UsageError:
         return (CUresult.CUDA_ERROR_INVALID_VALUE,)
     if result.findings:
