@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-#: Called with what is about to be done: ``load``, ``run``.
+#: Called with what is about to be done: ``load``, ``run``, ``read``.
 Stage = Callable[[str], None]
 
 _DRIVER = "cuda.bindings.driver"
@@ -29,8 +29,6 @@ _DRIVER = "cuda.bindings.driver"
 _LOG_BYTES = 1 << 13
 #: Samples that are taken however long they take.
 _FEWEST = 3
-#: Dynamic shared memory beyond this must be asked for.
-_SHARED_WITHOUT_ASKING = 48 << 10
 
 
 class GpuError(Exception):
@@ -184,7 +182,10 @@ class Gpu:
         if not 0 <= ordinal < count:
             raise GpuError("gpu", f"there is no GPU {ordinal}, the driver has {count}")
         self._device = driver("cuDeviceGet", ordinal)
-        driver("cuCtxSetCurrent", driver("cuDevicePrimaryCtxRetain", self._device))
+        try:
+            driver("cuCtxSetCurrent", driver("cuDevicePrimaryCtxRetain", self._device))
+        except GpuError as error:
+            raise GpuError("gpu", error.what) from error
 
     def describe(self) -> dict[str, Any]:
         """The GPU's ``name`` and ``sm`` (as in ``sm_90``), the driver's ``cuda`` release, bytes of the ``l2``."""
@@ -212,6 +213,7 @@ class Gpu:
                     launch.clear()
                     launch.start()
                 self._driver("cuCtxSynchronize")
+            stage("read")
             return Outcome({name: session.read(name) for name in task.read})
         finally:
             session.close()
@@ -286,7 +288,7 @@ class _Session:
         """A launch with addresses for names."""
         call = self._driver
         function = call("cuModuleGetFunction", self._loaded[launch.module], launch.entry.encode())
-        if launch.shared > _SHARED_WITHOUT_ASKING:
+        if launch.shared:  # with the static, it may be more than the 48 KiB that need no asking
             attribute = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
             call("cuFuncSetAttribute", function, call.constant("CUfunction_attribute", attribute), launch.shared)
         values = [self._argument(argument) for argument in launch.arguments]

@@ -9,6 +9,7 @@ So the parent never touches the GPU. A child lives until something goes wrong in
     Task ->
              <- ("stage", "load")   modules, memory
              <- ("stage", "run")    launches, until they have ended
+             <- ("stage", "read")   memory
              <- ("done", Outcome) or ("error", kind, text)
 
 Nothing here needs more of ptxc than :mod:`ptxc.device.gpu`.
@@ -32,8 +33,11 @@ from typing import IO, Any
 from ptxc.device import DEADLINE
 from ptxc.device.gpu import Driver, Gpu, GpuError, Outcome, Task
 
-#: Seconds that starting, and loading modules and memory, may take: PTX is assembled then.
-PATIENCE = 120.0
+#: Seconds that anything else may take: starting, loading modules (PTX is assembled then) and memory, reading back.
+PATIENCE = 300.0
+
+#: What a child does at a stage, for errors.
+_STAGES = {"load": "loading", "run": "the launch", "read": "reading back"}
 
 #: Seconds to wait for a killed child; a driver may take a while to clear the GPU.
 _BURIAL = 30.0
@@ -104,13 +108,13 @@ class _Child:
             self._pipe.send(task)
         except OSError:
             raise self._crash() from None
-        what, limit = "loading", PATIENCE
+        what, limit = _STAGES["load"], PATIENCE
         while True:
             answer = self._answer(what, limit)
             if answer[0] == "done":
                 outcome: Outcome = answer[1]
                 return outcome
-            what, limit = ("the launch", deadline) if answer[1] == "run" else ("loading", PATIENCE)
+            what, limit = _STAGES[answer[1]], deadline if answer[1] == "run" else PATIENCE
 
     def _answer(self, what: str, limit: float) -> tuple[Any, ...]:
         """The next message. Raises GpuError for an error, for silence of ``limit`` seconds and for the child's end."""

@@ -163,6 +163,6 @@ def _launch(
     except UsageError as error:
         error.at(kernel=entry)
         raise
-    if "memory" in settings.sanitize:
+    if "memory" in settings.sanitize or isinstance(module, CudaModule):
         result.findings += beside
     return result, timing

@@ -90,7 +90,7 @@ def test_every_call_has_arguments_of_the_right_types(driver: Driver) -> None:
     assert outcome.arrays.keys() == {"y", "empty"}
     outcome = gpu.do(task(samples=3, warmup=1), stages.append)
     assert outcome.times == [[500.0] * 3] * 2
-    assert stages == ["load", "run", "load", *["run"] * 4]
+    assert stages == ["load", "run", "read", "load", *["run"] * 4]
     called = set(driver.api.called)
     assert called >= {*RESULTS, "cuLaunchKernel", "cuMemsetD8Async", "cuEventRecord", "cuFuncSetAttribute", "cuMemFree"}
     assert driver.api.called.count("cuMemAlloc") == driver.api.called.count("cuMemFree")
