@@ -25,7 +25,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,8 @@ def _compare_builds(result: Result, found: Mapping[str, Mapping[str, Array]]) ->
         if not differ.size:
             continue
         a, b = (decoded(array, item["dtype"]) for array in (mine, other))
-        scale = np.sqrt(np.nanmean(np.square(b))) if np.isfinite(b).any() else 1.0
+        finite_ones = b[np.isfinite(b)]
+        scale = math.sqrt(np.mean(np.square(finite_ones))) if finite_ones.any() else 1.0
         with np.errstate(all="ignore"):
             errors = np.abs(a[differ] - b[differ]) / np.maximum(np.abs(b[differ]), scale)
         errors[~np.isfinite(errors)] = math.inf
@@ -181,17 +182,14 @@ def _errors(got: Array, expected: Array) -> tuple[NDArray[np.float64], NDArray[n
     return errors, scale
 
 
-def run_all(cases: Iterable[Case], worker: Worker, how: How) -> list[Result]:
-    """All cases, until the budget of seconds is spent; those left are in the list too."""
-    start, results = time.monotonic(), []
+def run_all(cases: Iterable[Case], worker: Worker, how: How) -> Iterator[Result]:
+    """The results of all cases, as they come; of those that the budget leaves no time for, that they were left out."""
+    start = time.monotonic()
     for case in cases:
         left = how.budget - (time.monotonic() - start)
-        if left <= 0:
-            results.append(Result(case, left_out=True))
-            continue
-        results.append(run_case(case, worker, how, min(how.deadline, max(left, 1.0))))
-        print(line(results[-1]), flush=True)
-    return results
+        yield (
+            run_case(case, worker, how, min(how.deadline, max(left, 1.0))) if left > 0 else Result(case, left_out=True)
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------- output
@@ -237,39 +235,50 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def dry_run(folder: Path, manifest: Mapping[str, Any], cases: Sequence[Case]) -> None:
+    """Do what needs no GPU. Raises FolderError."""
+    start = time.monotonic()
+    size = check_files(folder, manifest)
+    for case in cases:
+        check_case(case)
+    took = time.monotonic() - start
+    print(f"{len(cases)} cases, {len(manifest['files'])} files, {size:,} bytes: whole ({took:.1f} s)")
+
+
+def measure(manifest: Mapping[str, Any], cases: Sequence[Case], how: How, file: Path) -> int:
+    """Run all cases, print the table, keep ``file`` up to date after each. Raises GpuError without a GPU."""
+    start, worker = time.monotonic(), Worker()
+    gpu = worker.describe()
+    print(f"{gpu['name']}, {gpu['sm']}, CUDA {gpu['cuda']}; builds for {manifest['target']}\n{HEADING}")
+    results: list[Result] = []
+    for result in run_all(cases, worker, how):
+        results.append(result)
+        print(line(result), flush=True)
+        report = {
+            "gpu": gpu, "target": manifest["target"], "tools": manifest["tools"], "loaded": how.kind,
+            "seconds": time.monotonic() - start, "summary": summary(results), "cases": [r.to_dict() for r in results],
+        }  # fmt: skip
+        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    worker.close()
+    print(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in summary(results).items()))
+    return int(not all(result.right for result in results))
+
+
 def main() -> int:
     args = arguments()
-    start = time.monotonic()
     try:
         manifest = read_manifest(args.folder)
-        size = check_files(args.folder, manifest)
         cases = [Case(args.folder, entry) for entry in manifest["cases"] if args.only in entry["name"]]
         if args.dry_run:
-            for case in cases:
-                check_case(case)
-            took = time.monotonic() - start
-            print(f"{len(cases)} cases, {len(manifest['files'])} files, {size:,} bytes: whole ({took:.1f} s)")
+            dry_run(args.folder, manifest, cases)
             return 0
-        worker = Worker()
-        gpu = worker.describe()
-        print(f"{gpu['name']}, {gpu['sm']}, CUDA {gpu['cuda']}; builds for {manifest['target']}\n{HEADING}")
+        check_files(args.folder, manifest)
         how = How("ptx" if args.ptx else "cubin", not args.check, args.deadline, args.budget)
-        results = run_all(cases, worker, how)
-        worker.close()
-    except FolderError as error:
-        print(f"run.py: {error}", file=sys.stderr)
+        return measure(manifest, cases, how, args.json)
+    except (FolderError, GpuError) as error:
+        what = f"no GPU to run on: {error.what}" if isinstance(error, GpuError) else error
+        print(f"run.py: {what}", file=sys.stderr)
         return 2
-    except GpuError as error:
-        print(f"run.py: no GPU to run on: {error.what}", file=sys.stderr)
-        return 2
-    found = summary(results)
-    report = {
-        "gpu": gpu, "target": manifest["target"], "tools": manifest["tools"], "loaded": how.kind,
-        "seconds": time.monotonic() - start, "summary": found, "cases": [result.to_dict() for result in results],
-    }  # fmt: skip
-    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(", ".join(f"{key.replace('_', ' ')}: {value}" for key, value in found.items()))
-    return int(found["right"] < found["cases"])
 
 
 if __name__ == "__main__":

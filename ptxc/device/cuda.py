@@ -11,6 +11,7 @@ The interface is the CPU device's, without its checks. Everything on the GPU hap
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ptxc.device.gpu import Argument as Passed
 from ptxc.device.worker import Worker
 from ptxc.errors import DeviceError, InputError, UsageError
 from ptxc.sim import arguments
+from ptxc.sim.device import LaunchResult, Statistics
 from ptxc.sim.parser import parse
 from ptxc.sim.program import Parameter
 from ptxc.sim.scalar import TYPES, Array
@@ -160,14 +162,14 @@ class Module:
         args: Sequence[Argument],
         *,
         shared: int = 0,
-    ) -> None:
+    ) -> LaunchResult:
         """Launch entry ``name`` with ``grid`` CTAs of ``block`` threads, and wait for its end.
 
         ``args`` come in parameter order, as the CPU device takes them: an array for a pointer (copied to the GPU and
         back; only to it if its ``writeable`` flag is off), a number for a scalar, an array or bytes for a parameter
         declared as an array, a TensorMap, :class:`Pointers`. A cubin does not say what its parameters are: there an int
         is 32 bits, a float is f32, and NumPy's scalars are what they are. ``shared`` is the dynamic shared memory in
-        bytes.
+        bytes. The result has no findings, which a GPU does not make, and is complete.
 
         Raises UsageError for arguments that do not fit, DeviceError for a launch that fails or misses the deadline.
         """
@@ -175,6 +177,8 @@ class Module:
         outcome = self.device.do(plan.task((plan.launch,)), name)
         for key, array in outcome.arrays.items():
             plan.arrays[key][...] = array
+        ctas = math.prod(plan.launch.grid)
+        return LaunchResult([], Statistics(ctas, ctas * math.prod(plan.launch.block)), completed=True)
 
     def time(
         self,

@@ -142,9 +142,7 @@ def _launch(
                 how = (entry, launch.grid, description.block, args)
                 if settings.repeat:
                     timing = module.time(*how, shared=description.dynamic_shared, zero=zero, repeat=settings.repeat)
-                module.launch(*how, shared=description.dynamic_shared)
-                threads = launch.ctas * math.prod(description.block)
-                result = LaunchResult([], Statistics(launch.ctas, threads), completed=True)
+                result = module.launch(*how, shared=description.dynamic_shared)
             else:
                 result = module.launch(
                     entry,

@@ -81,7 +81,8 @@ def test_a_gpu_is_described(gpu: CudaDevice) -> None:
 
 def test_arguments_are_passed_in_order_and_arrays_come_back(gpu: CudaDevice) -> None:
     z, x = np.zeros(8, np.float32), np.arange(8, dtype=np.float32)
-    gpu.load(SCALE).launch("scale", 1, 32, [z, x, 2.5, 6])
+    result = gpu.load(SCALE).launch("scale", 1, 32, [z, x, 2.5, 6])
+    assert (result.completed, result.findings, result.statistics.threads) == (True, [], 32)
     assert z.tolist() == [0.0, 2.5, 5.0, 7.5, 10.0, 12.5, 0.0, 0.0]
     assert x.tolist() == list(range(8))
 
