@@ -69,6 +69,10 @@ class ToolchainError(CompileError):
     """ptxas is missing or refuses the text."""
 
 
+class DeviceError(CompileError):
+    """There is no GPU to use, or what was launched on it failed: a kernel that hangs, an illegal address."""
+
+
 class InternalError(CompileError):
     """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses.
 

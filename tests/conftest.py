@@ -88,3 +88,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str | None], None]
         pytest.fail(f"{name} is not what the compiler makes now:\n{diff}\nIf it should be: make goldens", pytrace=False)
 
     return check
+
+
+@pytest.fixture
+def fake_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Has child processes find `tests/device/fake_driver.py` in the place of NVIDIA's driver.
+
+    Gives the file that the fake logs to, which is there once something was done.
+    """
+    package = tmp_path / "fake" / "cuda" / "bindings"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "driver.py").write_text("from fake_driver import *\n")
+    monkeypatch.syspath_prepend(ROOT / "tests" / "device")
+    monkeypatch.syspath_prepend(package.parent.parent)
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "gpu.log"))
+    return tmp_path / "gpu.log"

@@ -9,18 +9,20 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli.arguments import Parser, near, options_of, require_sources
 from ptxc.cli.messages import complain, say
 from ptxc.cli.progress import is_shown, share
+from ptxc.device import DEADLINE, KINDS
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from ptxc.cli.results import Listing
     from ptxc.cli.sources import Source
+    from ptxc.device.cuda import CudaDevice
     from ptxc.reference.buffers import Array, Problem
     from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Launched, Settings
@@ -64,8 +66,17 @@ def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What is executed and watched."""
+    """What is executed and watched, and by which device."""
     group = parser.add_argument_group("execution")
+    group.add_argument(
+        "--device", choices=KINDS, default="cpu", help="cpu: executes PTX here; cuda: a GPU of NVIDIA's (default: cpu)"
+    )
+    group.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="SECONDS",
+        help=f"on a GPU, what a launch may take (default: {DEADLINE:g})",
+    )
     group.add_argument(
         "--ctas",
         default="all",
@@ -75,7 +86,6 @@ def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--sanitize",
         type=_checks,
-        default=frozenset(CHECKS),
         metavar="all|none|CHECK,...",
         help=f"what to check: {', '.join(CHECKS)} (default: all)",
     )
@@ -93,6 +103,16 @@ def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds such as 10")
+    return value
 
 
 def _tolerance(text: str) -> float:
@@ -143,8 +163,38 @@ def settings_of(args: argparse.Namespace) -> Settings:
     from ptxc.reference.sample import Sample
     from ptxc.sim.device import DEFAULT_MAX_STEPS
 
+    repeat = getattr(args, "repeat", None)
+    if args.device == "cuda":
+        _refuse_checks(args)
+        return Settings(repeat=repeat or 0)
+    for name, value in (("deadline", args.deadline), ("repeat", repeat)):
+        if value is not None:
+            raise UsageError(f"--{name} changes nothing on the CPU device", hint="it is for --device cuda")
     limit = DEFAULT_MAX_STEPS if args.max_steps is None else args.max_steps
-    return Settings(args.sanitize, Sample.parse(args.ctas), limit, getattr(args, "profile", False))
+    checks = frozenset(CHECKS) if args.sanitize is None else args.sanitize
+    return Settings(checks, Sample.parse(args.ctas), limit, getattr(args, "profile", False))
+
+
+def _refuse_checks(args: argparse.Namespace) -> None:
+    """Raise UsageError for what a GPU cannot be asked."""
+    asked = {
+        "--sanitize": bool(args.sanitize),
+        "--ctas": args.ctas != "all",
+        "--max-steps": args.max_steps is not None,
+        "--profile": getattr(args, "profile", False),
+    }
+    for option, given in asked.items():
+        if given:
+            raise UsageError(f"a GPU has no {option}", hint="leave it out, or use the CPU device")
+
+
+def device_of(args: argparse.Namespace) -> CudaDevice | None:
+    """The GPU that was asked for, None for the CPU device. Raises DeviceError where there is none."""
+    if args.device != "cuda":
+        return None
+    from ptxc.device.cuda import CudaDevice
+
+    return CudaDevice(DEADLINE if args.deadline is None else args.deadline)
 
 
 # ------------------------------------------------------------------------------------------ from files to memory
@@ -168,18 +218,36 @@ class Program:
         return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements())
 
 
-def load(args: argparse.Namespace) -> Program:
-    """Read and compile what was given. Raises CompileError; of several errors all but one are said before."""
+def source_of(args: argparse.Namespace) -> Source:
+    """The one source. Raises UsageError."""
     from ptxc.cli.sources import Source
     from ptxc.driver import Options
 
-    source = Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
+    return Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
+
+
+def aim(source: Source, device: CudaDevice | None) -> None:
+    """Have a source compiled for the GPU that is to execute it, unless the user named a target.
+
+    Raises TargetError for a GPU that ptxc does not compile for.
+    """
+    from ptxc.target import parse_target
+
+    if device is not None and not source.target_given:
+        source.options = replace(source.options, target=parse_target(device.description.sm).name)
+
+
+def load(args: argparse.Namespace, device: CudaDevice | None = None) -> Program:
+    """Read and compile what was given, for ``device`` if it is a GPU. Raises CompileError; of several errors all but
+    one are said before."""
+    source = source_of(args)
     try:
         head = source.data[:4096] if source.flows or Path(source.given).exists() else b""
     except OSError as error:
         raise UsageError(f"cannot read {source.name!r}: {error.strerror}") from error
     if is_ptx(source.given, head):
         return _load_ptx(args, source)
+    aim(source, device)
     return compiled(args, source)
 
 
@@ -289,13 +357,18 @@ def problem_for(args: argparse.Namespace, steps: list[Step]) -> Problem:
 
 
 def execute(
-    program: Program, arrays: Mapping[str, Array], problem: Problem, settings: Settings, what: str = "running"
+    program: Program,
+    arrays: Mapping[str, Array],
+    problem: Problem,
+    settings: Settings,
+    what: str = "running",
+    device: CudaDevice | None = None,
 ) -> list[Launched]:
-    """Execute a program on the CPU device, with a bar that shows how far it is."""
+    """Execute a program on a GPU, else on the CPU device, with a bar that shows how far it is."""
     from ptxc.reference import execution
 
     try:
-        modules = execution.load(program.texts)
+        modules = execution.load(program.texts, device)
         with _bar(what) as report:
             return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
     except CompileError as error:

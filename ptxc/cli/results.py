@@ -50,7 +50,7 @@ class Listing:
 
 
 class Report:
-    """A run's results; ``checks`` are those that were on."""
+    """A run's results; ``checks`` are those that were on, ``gpu`` is the GPU's name if one executed the kernels."""
 
     def __init__(
         self,
@@ -59,7 +59,9 @@ class Report:
         listing: Listing,
         launched: list[Launched],
         checks: Iterable[str],
+        gpu: str = "",
     ) -> None:
+        self.gpu = gpu
         self.problem, self.arrays, self.listing, self.launched = problem, arrays, listing, launched
         self.checks = [name for name in ("memory", "race", "init", "sync") if name in set(checks)]
         self.findings = [(launch.step.entry, found) for launch in launched for found in launch.result.findings]
@@ -103,11 +105,14 @@ class Report:
         return "\n\n".join([*parts, self._verdict()])
 
     def _launches(self) -> str:
-        rows = [("kernel", "grid", "block", "CTAs run", "instructions of threads")]
+        rows = [("kernel", "grid", "block", "CTAs run", "median µs" if self.gpu else "instructions of threads")]
         for launch in self.launched:
-            statistics = launch.result.statistics
+            statistics, timing = launch.result.statistics, launch.timing
             grid, block = _extents(launch.grid), _extents(launch.step.launch.block)
-            rows.append((launch.step.entry, grid, block, f"{statistics.ctas}", f"{statistics.instructions:,}"))
+            last = f"{statistics.instructions:,}"
+            if self.gpu:
+                last = f"{timing.median:.2f}" if timing else ""
+            rows.append((launch.step.entry, grid, block, f"{statistics.ctas}", last))
         return table(rows, right=(3, 4))
 
     def _buffers(self) -> str:
@@ -127,6 +132,7 @@ class Report:
         if parts:
             return f"wrong: {', '.join(parts)}"
         checked = f"no findings ({', '.join(self.checks)})" if self.checks else "nothing was checked"
+        checked = f"executed by {self.gpu}" if self.gpu else checked
         return f"right, {checked}" if self.differences else checked
 
     def _profile(self, kernel: str, profile: Profile) -> str:
@@ -171,12 +177,14 @@ class Report:
                 "completed": launch.result.completed,
                 "statistics": asdict(launch.result.statistics),
                 "profile": launch.result.profile.to_dict() if launch.result.profile is not None else None,
+                **({"microseconds": launch.timing.samples} if launch.timing else {}),
             }
             for launch in self.launched
         ]
         outputs = [{"name": b.name, "dtype": b.dtype, "shape": b.shape} for b in self.problem.written]
         report = {
             "right": not self.status,
+            "device": self.gpu or "cpu",
             "checks": self.checks,
             "integers": self.problem.integers,
             "kernels": kernels,

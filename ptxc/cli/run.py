@@ -1,4 +1,4 @@
-"""``ptxc run``: a kernel on the CPU device, with everything that it checks."""
+"""``ptxc run``: a kernel on the CPU device, with everything that it checks, or on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Executes kernels on the CPU device, which needs no GPU, and says what it finds: accesses outside of memory, races,
 reads of what nobody wrote, barriers that cannot complete. Exit status 0 if nothing is wrong, 1 for findings or outputs
-that differ from --expect, 2 for an error of the input or the usage.
+that differ from --expect, 2 for an error of the input or the usage. With --device cuda a GPU executes them, which
+checks nothing; a kernel that hangs there or faults is an error.
 
 FILE is a graph of Emmy's Kernel IR as `ptxc compile` takes it, whose kernels run one after the other on the same
 memory, or a PTX text, for which --launch says how to launch it."""
@@ -32,6 +33,7 @@ _EXAMPLES = (
     ("ptxc run k.ir.json --set seq_len=50 --inputs in.npz --expect out.npz", "compared"),
     ("ptxc run k.ptx --launch k.launch.json -o out.npz", "any PTX, nvcc's too"),
     ("ptxc run k.ir.json --ctas 16 --sanitize none --profile", "a sample, profiled"),
+    ("ptxc run k.ir.json --device cuda --repeat 100", "on a GPU, timed"),
 )
 
 
@@ -39,9 +41,9 @@ def add(commands: Commands) -> None:
     """Make the command's parser."""
     parser = commands.add_parser(
         "run",
-        help="execute kernels without a GPU, and check them",
+        help="execute kernels without a GPU, and check them; or on one",
         description=_DESCRIPTION,
-        epilog=examples(_EXAMPLES, "docs/cpu-device.md explains the findings and the profile."),
+        epilog=examples(_EXAMPLES, "docs/cpu-device.md explains the findings and the profile, docs/gpu.md GPUs."),
         usage="ptxc run FILE [option...]",
     )
     parser.set_defaults(run=run, verify_each=False, time_passes=False)
@@ -52,6 +54,9 @@ def add(commands: Commands) -> None:
     comparing.add_argument("--expect", metavar="NPZ", help="what outputs should hold: arrays by buffer")
     launching.add_tolerance_options(comparing)
     execution = launching.add_execution_options(parser)
+    execution.add_argument(
+        "--repeat", type=launching.natural, metavar="N", help="on a GPU, time N more launches of each kernel"
+    )
     execution.add_argument("--profile", action="store_true", help="count instructions, sectors, bank conflicts")
     output = parser.add_argument_group("output")
     output.add_argument("-o", "--output", metavar="NPZ", help="write all that kernels wrote: arrays by buffer")
@@ -67,15 +72,16 @@ def run(args: argparse.Namespace) -> int:
         return _list_supported()
     _check(args)
     settings = launching.settings_of(args)
-    program = launching.load(args)
+    device = launching.device_of(args)
+    program = launching.load(args, device)
     expected = launching.read_arrays(args.expect) if args.expect else {}
     problem = launching.problem_for(args, program.steps)
     _check_expected(expected, problem, settings)
     arrays = problem.arrays()
-    launched = launching.execute(program, arrays, problem, settings)
+    launched = launching.execute(program, arrays, problem, settings, device=device)
     launching.note_empty(launched)
 
-    report = _report(problem, arrays, program, launched, settings)
+    report = _report(problem, arrays, program, launched, settings, device.description.name if device else "")
     report.compare(expected, launching.tolerance_of(args, problem), sampled=not settings.sample.is_all)
     if args.output:
         write(Path(args.output), launching.npz(report.outputs()))
@@ -122,10 +128,11 @@ def _report(
     program: launching.Program,
     launched: list[Launched],
     settings: Settings,
+    gpu: str,
 ) -> Report:
     from ptxc.cli.results import Report
 
-    report = Report(problem, arrays, program.listing(), launched, settings.sanitize)
+    report = Report(problem, arrays, program.listing(), launched, settings.sanitize, gpu)
     if settings.sample.is_all and report.completed:
         for name, count, total in report.unwritten():
             say(f"ptxc: note: {count} of {total} elements of {name} were never written")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
-from ptxc.cli.arguments import Commands, add_choice_of_passes, add_code_options, add_sources, examples, options_of
+from ptxc.cli.arguments import Commands, add_choice_of_passes, add_code_options, add_sources, examples
 from ptxc.cli.files import show
 from ptxc.cli.messages import table
 from ptxc.errors import CompileError, UsageError
@@ -30,7 +30,7 @@ Computes a graph's kernels in three ways and compares what they write:
 
   reference  Kernel IR evaluated directly in float64, with no code generated; or Emmy's NumPy evaluation of the program
              that the kernels come from, --program
-  ptxc       ptxc's PTX on the CPU device, with all checks
+  ptxc       ptxc's PTX on the CPU device, with all checks, or on a GPU: --device cuda
   nvcc       Emmy's CUDA text by way of nvcc, where that is found, on the same device
 
 Exit status 0 if all agree and nothing is found, 1 if not, 2 for an error of the input or the usage."""
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         "verify",
         help="compare kernels with a reference and with nvcc's",
         description=_DESCRIPTION,
-        epilog=examples(_EXAMPLES, "docs/cpu-device.md explains the findings and the figures."),
+        epilog=examples(_EXAMPLES, "docs/cpu-device.md explains the findings and the figures, docs/gpu.md GPUs."),
         usage="ptxc verify FILE [option...]",
     )
     parser.set_defaults(run=run, launch=None, verify_each=False, time_passes=False)
@@ -73,14 +73,13 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compute, compare, report."""
-    from ptxc.cli.sources import Source
-    from ptxc.driver import Options
     from ptxc.reference.emmy import nvcc_options
     from ptxc.reference.verification import PTXC, Verification
 
     launching.one_source(args)
     settings = launching.settings_of(args)
-    source = Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
+    device, source = launching.device_of(args), launching.source_of(args)
+    launching.aim(source, device)
     program = launching.compiled(args, source)
     problem = launching.problem_for(args, program.steps)
     programs = {PTXC: program}
@@ -90,9 +89,10 @@ def run(args: argparse.Namespace) -> int:
     ) -> list[Launched]:
         name = f"nvcc's PTX of {source.name}"
         executed = programs.setdefault(who, launching.Program(name, list(steps), dict(texts)))
-        return launching.execute(executed, arrays, problem, settings, f"running {who}'s PTX")
+        return launching.execute(executed, arrays, problem, settings, f"running {who}'s PTX", device)
 
-    verification = Verification(problem, launching.tolerance_of(args, problem), settings, runner)
+    gpu = device.description.name if device else ""
+    verification = Verification(problem, launching.tolerance_of(args, problem), settings, runner, gpu)
     if args.program is not None:
         _evaluate_program(verification, args.program)
     else:

@@ -1,4 +1,4 @@
-"""Steps on the CPU device: one launch after the other, on the same arrays."""
+"""Steps on a device: one launch after the other, on the same arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ptxc.device.cuda import CudaDevice, Timing
+from ptxc.device.cuda import Module as CudaModule
 from ptxc.errors import UsageError
 from ptxc.reference.buffers import Array, extents
 from ptxc.reference.placement import Placement
@@ -25,17 +27,20 @@ class Settings:
     profile: bool = False
     #: Whether a grid may begin before the one ahead has ended; None: if it waits for that one.
     dependent: bool | None = None
+    #: How many more launches to time, on a GPU.
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One launch that was executed."""
+    """One launch that was executed. What a GPU executes has no findings, and of the statistics only the CTAs."""
 
     step: Step
     grid: Dim3
     #: How many of its CTAs.
     ctas: int
     result: LaunchResult
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +55,29 @@ class _Planned:
         return math.prod(self.grid) if self.places is None else len(self.places)
 
 
-def load(texts: Mapping[str, str]) -> dict[str, Module]:
-    """Modules on a device of their own, by the names of their entries. ``texts`` are the entries' PTX texts.
+type AnyModule = Module | CudaModule
+
+
+def load(texts: Mapping[str, str], device: CpuDevice | CudaDevice | None = None) -> dict[str, AnyModule]:
+    """Modules on ``device``, else a CPU device of their own, by the names of their entries. ``texts`` are the entries'
+    PTX texts.
 
     Raises InputError where a text is not PTX or lacks its entry, UnsupportedError for what is not executed.
     """
-    device = CpuDevice()
-    known: dict[str, Module] = {}
+    device = CpuDevice() if device is None else device
+    known: dict[str, AnyModule] = {}
     modules = {}
     for entry, text in texts.items():
         if text not in known:
             known[text] = device.load(text)
-        modules[entry] = known[text]
-        modules[entry].program(entry)
+        modules[entry] = module = known[text]
+        if isinstance(module, Module):
+            module.program(entry)
     return modules
 
 
 def execute(
-    modules: Mapping[str, Module],
+    modules: Mapping[str, AnyModule],
     steps: Sequence[Step],
     arrays: Mapping[str, Array],
     integers: Mapping[str, int],
@@ -92,8 +102,8 @@ def execute(
             assert progress is not None
             progress(start + finished, total)
 
-        result = _launch(modules, launch, arrays, settings, report if progress is not None else None)
-        done.append(Launched(launch.step, launch.grid, launch.ctas, result))
+        result, timing = _launch(modules, launch, arrays, settings, report if progress is not None else None)
+        done.append(Launched(launch.step, launch.grid, launch.ctas, result, timing))
         before += launch.ctas
         if not result.completed:
             break
@@ -114,35 +124,43 @@ def _launches(step: Step, integers: Mapping[str, int], sample: Sample) -> list[_
 
 
 def _launch(
-    modules: Mapping[str, Module],
+    modules: Mapping[str, AnyModule],
     launch: _Planned,
     arrays: Mapping[str, Array],
     settings: Settings,
     progress: Progress | None,
-) -> LaunchResult:
+) -> tuple[LaunchResult, Timing | None]:
     if not launch.ctas:
-        return LaunchResult([], Statistics(), completed=True)
+        return LaunchResult([], Statistics(), completed=True), None
     entry, description = launch.step.entry, launch.step.launch
-    module = modules[entry]
+    module, timing = modules[entry], None
     try:
         with Placement(module.device, arrays, launch.integers, description.tensor_maps) as placement:
-            result = module.launch(
-                entry,
-                launch.grid,
-                description.block,
-                [placement.argument(parameter) for parameter in description.parameters],
-                shared=description.dynamic_shared,
-                ctas=launch.places,
-                sanitize=settings.sanitize,
-                max_steps=settings.max_steps,
-                profile=settings.profile,
-                dependent=settings.dependent,
-                progress=progress,
-            )
+            args = [placement.argument(parameter) for parameter in description.parameters]
+            if isinstance(module, CudaModule):
+                zero = [arrays[name] for name in description.zero]
+                how = (entry, launch.grid, description.block, args)
+                if settings.repeat:
+                    timing = module.time(*how, shared=description.dynamic_shared, zero=zero, repeat=settings.repeat)
+                result = module.launch(*how, shared=description.dynamic_shared)
+            else:
+                result = module.launch(
+                    entry,
+                    launch.grid,
+                    description.block,
+                    args,  # type: ignore[arg-type]  # tables of addresses are arrays on the CPU device
+                    shared=description.dynamic_shared,
+                    ctas=launch.places,
+                    sanitize=settings.sanitize,
+                    max_steps=settings.max_steps,
+                    profile=settings.profile,
+                    dependent=settings.dependent,
+                    progress=progress,
+                )
             beside = placement.collect()
     except UsageError as error:
         error.at(kernel=entry)
         raise
-    if "memory" in settings.sanitize:
+    if "memory" in settings.sanitize or isinstance(module, CudaModule):
         result.findings += beside
-    return result
+    return result, timing

@@ -8,11 +8,12 @@ indirect input is one of several candidates; the others hold what no kernel comp
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxc.device.cuda import CudaDevice, Pointers
 from ptxc.errors import UsageError
 from ptxc.launch import LaunchParameter, Paging, TensorMap
 from ptxc.reference.buffers import Array, extents, unwritten_like
@@ -38,7 +39,7 @@ class Placement:
 
     def __init__(
         self,
-        device: CpuDevice,
+        device: CpuDevice | CudaDevice,
         arrays: Mapping[str, Array],
         integers: Mapping[str, int],
         maps: Iterable[TensorMap] = (),
@@ -52,10 +53,11 @@ class Placement:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for array in self._bound:
-            self._device.release(array)
+        if isinstance(self._device, CpuDevice):
+            for array in self._bound:
+                self._device.release(array)
 
-    def argument(self, parameter: LaunchParameter) -> Array | int | DeviceMap:
+    def argument(self, parameter: LaunchParameter) -> Array | int | DeviceMap | Pointers:
         """What to pass for a parameter."""
         role = parameter.role
         if role == "runtime":
@@ -82,9 +84,13 @@ class Placement:
                 found.append(Finding("memory", message, count=0))
         return found
 
-    def _address(self, array: Array, name: str) -> int:
-        self._bound.append(array)
-        return self._device.address(array, name)
+    def _table(self, arrays: Sequence[Array], names: Sequence[str], order: Iterable[int]) -> Array | Pointers:
+        """A table of the addresses of ``arrays``, which get theirs in ``order``."""
+        if isinstance(self._device, CudaDevice):
+            return Pointers(tuple(arrays))
+        self._bound += arrays
+        addresses = {int(at): self._device.address(arrays[at], names[at]) for at in order}
+        return _constant(np.array([addresses[at] for at in range(len(arrays))], np.uint64))
 
     def _tensor_map(self, item: TensorMap) -> DeviceMap:
         """The map of a buffer, as the device takes it."""
@@ -101,15 +107,14 @@ class Placement:
             )
         return DeviceMap(buffer, dims, strides, item.box, item.element_strides, item.swizzle, dtype)
 
-    def _page_table(self, parameter: LaunchParameter) -> Array:
+    def _page_table(self, parameter: LaunchParameter) -> Array | Pointers:
         assert parameter.paging is not None
         name, paging = parameter.stands_for, parameter.paging
         pages = Pages(name, paging, self._arrays[name], self._start(paging), extents(paging.shape, self._integers))
         order = np.random.default_rng(zlib.crc32(name.encode())).permutation(len(pages.arrays))
-        addresses = {int(at): self._address(pages.arrays[at], f"page {at} of {name}") for at in order}
         if paging.written:
             self._pages.append(pages)
-        return _constant(np.array([addresses[at] for at in range(len(order))], np.uint64))
+        return self._table(pages.arrays, [f"page {at} of {name}" for at in range(len(order))], order)
 
     def _start(self, paging: Paging) -> int:
         if paging.start is None:
@@ -120,12 +125,12 @@ class Placement:
             raise UsageError(f"the start {paging.start!r} is {start}", hint=f"give a position from 0 to {most - 1}")
         return start
 
-    def _candidates(self, parameter: LaunchParameter) -> Array:
+    def _candidates(self, parameter: LaunchParameter) -> Array | Pointers:
         name = parameter.stands_for
-        other = _constant(unwritten_like(self._arrays[name], parameter.dtype))
-        table = np.full(_CANDIDATES, self._address(other, f"another candidate for {name}"), np.uint64)
-        table[_SELECTED[_SLOT]] = self._address(self._arrays[name], name)
-        return _constant(table)
+        arrays = [_constant(unwritten_like(self._arrays[name], parameter.dtype))] * _CANDIDATES
+        names = [f"another candidate for {name}"] * _CANDIDATES
+        arrays[_SELECTED[_SLOT]], names[_SELECTED[_SLOT]] = self._arrays[name], name
+        return self._table(arrays, names, range(_CANDIDATES))
 
 
 class Pages:

@@ -43,13 +43,14 @@ class Found:
 class Verification:
     """The answers so far, by who gave them, and what was found on the way.
 
-    ``runner`` takes the place of plain execution with ``settings``.
+    ``runner`` takes the place of plain execution with ``settings``; ``gpu`` is the GPU's name where it uses one.
     """
 
     problem: Problem
     tolerance: Tolerance
     settings: Settings
     runner: Runner | None = None
+    gpu: str = ""
     answers: dict[str, Mapping[str, Array]] = field(default_factory=dict)
     #: What each answer is, or why there is none.
     notes: dict[str, str] = field(default_factory=dict)
@@ -84,13 +85,14 @@ class Verification:
         self.notes[REFERENCE] = "Emmy's NumPy evaluation of the program, in float64"
 
     def execute(self, who: str, texts: Mapping[str, str], steps: Sequence[Step]) -> list[Launched]:
-        """What PTX computes on the CPU device."""
+        """What PTX computes on the device."""
         arrays = self.problem.arrays()
         launched = (self.runner or self._run)(who, texts, steps, arrays)
         self.texts[who] = texts
         self.answers[who] = {buffer.name: arrays[buffer.name] for buffer in self.problem.written}
         instructions = sum(launch.result.statistics.instructions for launch in launched)
-        self.notes[who] = f"PTX on the CPU device, {instructions:,} instructions of threads"
+        on_cpu = f"PTX on the CPU device, {instructions:,} instructions of threads"
+        self.notes[who] = f"PTX on {self.gpu}" if self.gpu else on_cpu
         for launch in launched:
             self.findings += [Found(who, launch.step.entry, finding) for finding in launch.result.findings]
         return launched

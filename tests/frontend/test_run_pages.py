@@ -202,3 +202,10 @@ def test_starts_that_are_no_position(start: int, said: Said, tmp_path: Path) -> 
     status, out = said("run", path, "--inputs", tmp_path / "in.npz")
     assert status == 2
     assert f"k: the start 'at' is {start}; give a position from 0 to 20479" in out
+
+
+@pytest.mark.parametrize("graph", [paged_graph(*CASES[4]), paged_graph(*CASES[7]), indirect_graph()])
+def test_a_gpu_takes_the_same_tables(graph: Any, said: Said, tmp_path: Path, fake_gpu: Path) -> None:
+    status, out = said("verify", saved(graph, tmp_path / "k.json"), "--no-nvcc", "--device", "cuda")
+    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert "PTX on Fake GPU" in out
