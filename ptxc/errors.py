@@ -69,6 +69,10 @@ class ToolchainError(CompileError):
     """ptxas is missing or refuses the text."""
 
 
+class StoreWarning(UserWarning):
+    """Results cannot be kept. Compilations go on without."""
+
+
 class InternalError(CompileError):
     """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses.
 
