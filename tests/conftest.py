@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Every test compiles anew: two compilations that should give the same, or a fault that is made on purpose, would
+    # say nothing otherwise. Those in tests/store have a store of their own.
+    os.environ.update(PTXC_CACHE_SIZE="0", PTXC_CACHE_DIR=os.devnull)
     if config.getoption("update") and os.environ.get("CI") == "true":
         raise pytest.UsageError("--update rewrites the golden files, which CI must not do")
 

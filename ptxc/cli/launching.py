@@ -165,7 +165,7 @@ class Program:
         """The lines of the texts, for findings."""
         from ptxc.cli.results import Listing
 
-        return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements())
+        return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements)
 
 
 def load(args: argparse.Namespace) -> Program:
