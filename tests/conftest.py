@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ptxc.errors import ToolchainError
+from ptxc.store import Store, open_store
 from ptxc.toolchain import find_tool
 
 pytest_plugins = ["pytester"]
@@ -59,6 +60,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"{SHARED} is not here")
     return SHARED
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that compilations use in this test."""
+    monkeypatch.setenv("PTXC_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("PTXC_CACHE_SIZE", "100M")
+    return open_store()
 
 
 @pytest.fixture
