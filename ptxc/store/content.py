@@ -77,13 +77,14 @@ _NAMED = {
     "WgmmaDescriptor": ("name",),
     "WgmmaMma": ("c_frags", "a_frag", "a_desc", "b_desc"),
     "RegStore": ("frag", "extra_frags"),
+    "Lambda": ("params", "results"),
 }
 
 #: Names that mean something to the compiler, or that name blocks, whose labels are in the text: they stay.
 _SPECIAL = frozenset(
     ("lane", "warp", "entry", "then", "else", "join", "wait", "waited", "loop", "done", "inside", "outside")
 )
-_SPECIAL_FORM = re.compile("_.*|.*_end")
+_SPECIAL_FORM = re.compile("__.*|_v_.*|.*_end")
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -118,11 +119,18 @@ def _temporaries(stmts: Iterable[Stmt]) -> Iterator[str]:
     for stmt in stmts:
         for field in _DEFINED.get(type(stmt).__name__, ()):
             value = getattr(stmt, field)
-            for name in (value,) if isinstance(value, str) else value:
-                if name not in _SPECIAL and not _SPECIAL_FORM.fullmatch(name):
-                    yield name
-        for body in stmt.nested():
+            yield from _plain_names((value,) if isinstance(value, str) else value)
+        for body in (*stmt.nested(), getattr(stmt, "combine_states", ())):
             yield from _temporaries(body)
+        epilogue = getattr(stmt, "epilogue", None)
+        if epilogue is not None:
+            yield from _plain_names(epilogue.params)
+            yield from _temporaries(epilogue.body)
+
+
+def _plain_names(names: Iterable[str]) -> Iterator[str]:
+    """Those of ``names`` that mean nothing to the compiler."""
+    return (name for name in names if name not in _SPECIAL and not _SPECIAL_FORM.fullmatch(name))
 
 
 class _Form:
