@@ -207,9 +207,7 @@ def test_entries_are_removed_by_kind_and_age(store: Store) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "x", 1 << 20)
-    with pytest.warns(
-        StoreWarning, match=r"results are not kept, as the folder '.*/file/x' cannot be written: Not a dir"
-    ):
+    with pytest.warns(StoreWarning, match=r"are not kept, as the folder '.*/file/x' cannot be written: Not a dir"):
         assert store.find("cuda", KEY, lambda: 1) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once
