@@ -115,7 +115,10 @@ def hammer(folder: Path, seconds: float, processes: int) -> Outcome:
     store.verify()
     entries = list(store.entries())
     return Outcome(
-        *(sum(counts[at::4]) for at in (ANSWERS, MISSES, WRONG, DAMAGED)),
+        answers=sum(counts[ANSWERS::4]),
+        misses=sum(counts[MISSES::4]),
+        wrong=sum(counts[WRONG::4]),
+        damaged=sum(counts[DAMAGED::4]),
         killed=killed,
         entries=len(entries),
         size=sum(entry.size for entry in entries),
@@ -131,7 +134,7 @@ def _compile_all(todo: list[Problem], end: float, counts: Any, at: int) -> None:
         counts[at + MISSES] += 1
         return really(*args)
 
-    driver._compile = compile
+    setattr(driver, "_compile", compile)  # noqa: B010  # of another signature
     while time.monotonic() < end:
         problem = chance.choice(todo)
         if chance.random() < 0.5:
@@ -140,9 +143,8 @@ def _compile_all(todo: list[Problem], end: float, counts: Any, at: int) -> None:
             found = compile_kernel(problem.node, problem.graph, problem.options)
         counts[at + ANSWERS] += 1
         counts[at + WRONG] += found != problem.right
-        number = chance.randrange(20)
-        value = store.find("cuda", digest(str(number)), lambda number=number: [number] * 50)
-        counts[at + WRONG] += value != [number] * 50
+        numbers = [chance.randrange(20)] * 50
+        counts[at + WRONG] += store.find("cuda", digest(str(numbers)), numbers.copy) != numbers
 
 
 def _damage(folder: Path, end: float, counts: Any, at: int) -> None:

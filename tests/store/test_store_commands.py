@@ -211,9 +211,7 @@ def test_a_killed_command_leaves_a_whole_store(run: Command, kept: Store) -> Non
     script = "import sys, ptxc\nwhile True: ptxc.compile(sys.argv[1], target=f'sm_{sys.argv[2]}')"
     for target in ("80", "90"):
         process = subprocess.Popen([sys.executable, "-c", script, str(ROW_SUM), target])
-        while not any(
-            value and f"sm_{target}" == value.facts.get("target") for value in map(kept.read, kept.entries())
-        ):
+        while f"sm_{target}" not in [value.facts.get("target") for value in map(kept.read, kept.entries()) if value]:
             time.sleep(0.01)
         process.kill()
         process.wait()
