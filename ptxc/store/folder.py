@@ -155,8 +155,12 @@ class Store:
         self._sweep()
         count, damaged = 0, []
         for entry in self.entries():
+            content = _content(entry.path)
+            if content is None:  # it was removed meanwhile
+                continue
             count += 1
-            if self.read(entry) is None:
+            if _unpacked(os.path.basename(entry.path), content) is None:
+                _remove(entry.path)
                 damaged.append(entry)
         return count, damaged
 
@@ -181,10 +185,8 @@ class Store:
 
     def _read(self, path: str) -> Value | None:
         """What a file holds; a damaged one is removed."""
-        try:
-            with open(path, "rb") as file:
-                content = file.read()
-        except OSError:
+        content = _content(path)
+        if content is None:
             return None
         value = _unpacked(os.path.basename(path), content)
         if value is None:
@@ -214,6 +216,15 @@ class Store:
             reason = error.strerror or type(error).__name__
             what = f"results are not kept, as the folder {self.folder!r} cannot be written: {reason}"
             warnings.warn(StoreWarning(what), stacklevel=2)
+
+
+def _content(path: str) -> bytes | None:
+    """The bytes of a file; None where it is not there or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def _packed(name: str, value: Value) -> bytes:

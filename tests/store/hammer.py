@@ -1,21 +1,21 @@
 """Many processes at one store, while others damage it and some are killed: every answer must be right.
 
-`python tests/store/hammer.py [SECONDS [PROCESSES]]` runs it by itself.
+`python tests/store/hammer.py SECONDS PROCESSES FOLDER` runs it on a folder, and prints what came of it as JSON.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -61,15 +61,6 @@ class Outcome:
     entries: int
     size: int
     unfinished: int
-
-    def __str__(self) -> str:
-        found = 100 * (1 - self.misses / max(1, self.answers))
-        return (
-            f"{self.answers} answers, {found:.1f} % from the store, {self.wrong} wrong; "
-            f"{self.damaged} entries damaged, {self.killed} processes killed; "
-            f"left {self.entries} whole entries of {self.size} bytes, "
-            f"{self.unfinished} unfinished"
-        )
 
 
 def problems() -> list[Problem]:
@@ -179,14 +170,5 @@ def _damage_one(path: str, size: int, other: str, chance: random.Random) -> None
         shutil.rmtree(os.path.dirname(path))
 
 
-def main() -> int:
-    """Run it as the command line says."""
-    seconds, processes = (float(text) for text in (*sys.argv[1:], *("60", "16")[len(sys.argv) - 1 :]))
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = hammer(Path(folder), seconds, int(processes))
-    print(outcome)
-    return int(outcome.wrong > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(json.dumps(asdict(hammer(Path(sys.argv[3]), float(sys.argv[1]), int(sys.argv[2])))))

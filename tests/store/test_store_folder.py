@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import signal
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -215,25 +215,24 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert (list(store.entries()), store.verify(), store.remove()) == ([], (0, []), [])
 
 
-@pytest.fixture
-def writer(store: Store) -> Iterator[int]:
-    """A process that writes large entries again and again."""
-    child = os.fork()
-    if child == 0:
-        while True:
-            for number in range(4):
-                store.put("kernel", digest(str(number)), Value({}, bytes(200_000)))
-    yield child
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+#: Writes large entries again and again.
+_WRITER = """
+import itertools, sys
+from ptxc.store import Store, Value, digest
+store = Store(sys.argv[1], 1 << 20)
+for number in itertools.count():
+    store.put("kernel", digest(str(number % 4)), Value({}, bytes(200_000)))
+"""
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_killed_writer_leaves_no_half_entry(store: Store, writer: int, seed: int) -> None:
+def test_a_killed_writer_leaves_no_half_entry(store: Store, seed: int) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, store.folder])
     while not list(store.entries()):
         time.sleep(0.001)
     time.sleep(random.Random(seed).uniform(0.0, 0.02))
-    os.kill(writer, signal.SIGSTOP)  # the moment of a kill, seen from outside
+    writer.kill()
+    writer.wait()
     assert store.verify()[1] == []
     assert all(value == Value({}, bytes(200_000)) for value in map(store.read, store.entries()))
 
