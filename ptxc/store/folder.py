@@ -250,13 +250,17 @@ def _checksum(name: str, body: bytes) -> bytes:
 
 def _write(path: str, content: bytes) -> None:
     """Make ``path`` a file of this content, at once. Raises OSError, and then leaves nothing."""
-    shard = os.path.dirname(path)
-    new = os.path.join(shard, f".{os.urandom(8).hex()}.new")
     try:
-        file = _create(new)
-    except FileNotFoundError:
-        os.makedirs(shard, exist_ok=True)
-        file = _create(new)
+        _write_into_folder(path, content)
+    except FileNotFoundError:  # the folder is not there yet, or was removed meanwhile
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _write_into_folder(path, content)
+
+
+def _write_into_folder(path: str, content: bytes) -> None:
+    """The same where the folder is there."""
+    new = os.path.join(os.path.dirname(path), f".{os.urandom(8).hex()}.new")
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(file, "wb") as stream:
             stream.write(content)
@@ -264,10 +268,6 @@ def _write(path: str, content: bytes) -> None:
     except BaseException:
         _remove(new)
         raise
-
-
-def _create(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
 
 
 def _remove(path: str) -> bool:

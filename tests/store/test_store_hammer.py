@@ -23,8 +23,8 @@ LIMIT = 80_000
 def test_every_answer_is_right(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     command = [sys.executable, "-W", "error", str(HAMMER), str(SECONDS), str(PROCESSES), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
     outcome: dict[str, Any] = json.loads(done.stdout)
     assert outcome["wrong"] == 0, outcome
     assert outcome["answers"] > outcome["misses"] > 0, outcome  # there was something to find, and to make again
