@@ -1,7 +1,7 @@
 """What each optimisation is worth: kernels with all of them, and with one left out.
 
     python benchmarks/optimizations.py [FOLDER ...] [--only TEXT] [--sample N] [--configurations TEXT]
-                                       [--jobs N] [--json FILE] [--cache FOLDER] [--target sm_89]
+                                       [--jobs N] [--json FILE] [--target sm_89]
 
 Each FOLDER (by default ../shared/emmy-corpus) holds kernels and a MANIFEST.jsonl that names the target of each. Each
 kernel is compiled as it is (--opt 2); without each of the optional passes (--disable PASS); at --opt 0 and 1; and
@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ptxc.comparison import Build, Cache, default_folder
+from ptxc.comparison import Build
 from ptxc.comparison.builds import build_of, timed_compilation
 from ptxc.comparison.work import alike, common_unit
 from ptxc.corpus import Entry, entries
@@ -51,6 +51,7 @@ from ptxc.errors import CompileError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.passes.pipeline import PIPELINE, TOP_LEVEL
 from ptxc.reference.emmy import NVCC_TARGETS
+from ptxc.store import Store, open_store
 from ptxc.toolchain import find_tool
 
 SHARED = Path(os.environ.get("PTXC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -104,7 +105,7 @@ class Row:
 class Builder:
     """Builds kernels, one file each call, in several threads."""
 
-    kept: Cache
+    kept: Store
     wanted: Sequence[Configuration]
     stopped: bool = False
     #: Compilations are timed, and patches hold for all threads: one at a time.
@@ -293,7 +294,6 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", default="sm_89", help="the target of folders without a manifest")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="assemblers at a time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
-    parser.add_argument("--cache", type=Path, default=default_folder(), metavar="FOLDER", help="where results are kept")
     return parser.parse_args(given)
 
 
@@ -315,7 +315,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if not chosen:
         messages.print("there is no such kernel", style="red")
         return 2
-    rows, interrupted = build_all(chosen, Builder(Cache(args.cache), wanted), max(1, args.jobs), messages)
+    rows, interrupted = build_all(chosen, Builder(open_store(), wanted), max(1, args.jobs), messages)
     console.print(table(rows, wanted))
     if args.json is not None:
         args.json.write_text(json.dumps(to_dict(rows, wanted), indent=1) + "\n")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ptxc.device import device
 
 if TYPE_CHECKING:
-    from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_module
+    from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_kernel, compile_module
     from ptxc.errors import CompileError, InputError, UsageError
     from ptxc.launch import Launch
 
@@ -32,6 +32,7 @@ __all__ = [
     "UsageError",
     "compile",
     "compile_ir",
+    "compile_kernel",
     "compile_module",
     "device",
     "is_compiled",

@@ -55,6 +55,8 @@ class Options:
     verify_each: bool = False
     #: Measure each step's CPU time. Reading that clock takes microseconds, which add up in a small kernel.
     time_passes: bool = False
+    #: Keep the result, and take one that is kept (docs/cache.md). What watches the compilation never is.
+    cache: bool = True
 
     def __post_init__(self) -> None:
         if self.math not in ("precise", "fast"):
@@ -68,6 +70,11 @@ class Options:
         names = self.disable
         if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
             raise UsageError(f"disable is a tuple of passes' names, not {names!r}", hint="as in disable=('cse',)")
+
+    def is_kept(self, observe: Observer | None = None) -> bool:
+        """Whether the result may come from the store: not where someone watches how it is made, or times that."""
+        watched = observe is not None or self.verify_each or self.time_passes
+        return self.cache and not watched and not self.stop_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +96,16 @@ class CompiledKernel:
     ptx: str
     launch: Launch | None
     stats: Stats
-    kernel: Kernel = field(repr=False)
+    #: The kernel's IR, or what compiles it once more where the rest was kept: see :attr:`kernel`.
+    ir: Kernel | Callable[[], CompiledKernel] = field(repr=False, compare=False)
     version: PtxVersion
+    #: What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that.
+    target: str
 
     @property
-    def target(self) -> str:
-        """What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that."""
-        return self.kernel.target
+    def kernel(self) -> Kernel:
+        """The IR after the last pass. The store has none, so that of a kernel from there is made now."""
+        return self.ir if isinstance(self.ir, Kernel) else self.ir().kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +124,12 @@ def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> 
     pass. Raises CompileError (:mod:`ptxc.errors`) for what cannot be compiled.
     """
     from ptxc.frontend.reader import kernel_nodes
+    from ptxc.store.kernels import KernelFile
 
     chosen = _options(options)
+    if chosen.is_kept(observe) and isinstance(source, str | os.PathLike) and os.path.isfile(source):
+        file = KernelFile(source, chosen.cache)
+        return [file.compile(index, chosen) for index in range(len(file.kernels))]
     graph = graph_of(source)
     return [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
 
@@ -135,7 +149,7 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
 
     Raises UsageError for two kernels of one name.
     """
-    from ptxc.codegen.ptx import print_module
+    from ptxc.codegen.ptx import join_modules
 
     names = [kernel.name for kernel in kernels]
     for name in names:
@@ -144,7 +158,7 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     if any(not kernel.ptx for kernel in kernels):
         return ""
     version = max(kernel.version for kernel in kernels)
-    return print_module([kernel.kernel for kernel in kernels], parse_target(target_of(kernels)), version)
+    return join_modules([kernel.ptx for kernel in kernels], parse_target(target_of(kernels)), version)
 
 
 def target_of(kernels: Sequence[CompiledKernel]) -> str:
@@ -174,8 +188,20 @@ def graph_of(source: Any) -> Graph:
     return read_graph(source)
 
 
-def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Observer | None = None) -> CompiledKernel:
+def compile_kernel(
+    node: KernelNode, graph: Graph, options: Options | None = None, observe: Observer | None = None
+) -> CompiledKernel:
     """Compile one kernel. Raises CompileError with the kernel's name, and the statement where one is at fault."""
+    from ptxc.store.kernels import compile_kept
+
+    chosen = options or Options()
+    if chosen.is_kept(observe):
+        return compile_kept(node, graph, chosen, lambda: _compile(node, graph, chosen, None))
+    return _compile(node, graph, chosen, observe)
+
+
+def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer | None) -> CompiledKernel:
+    """Compile one kernel, whatever is kept."""
     from ptxc.codegen.ptx import suited_target
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
@@ -196,7 +222,7 @@ def compile_kernel(node: KernelNode, graph: Graph, options: Options, observe: Ob
         return kernel, launch_of(signature)
 
     with _without_garbage_collection():
-        with _faults_named("the frontend", node.op.name or node.node_id):
+        with _faults_named("the frontend", node.name):
             clock = Clock(options.time_passes)
             kernel, launch = with_room(build)
             clock.lap(BUILD[1], kernel)
@@ -334,7 +360,7 @@ def _finish(
         lines=ptx.count("\n"),
         registers={bank.name: counts for bank, counts in kernel.registers.items()},
     )
-    return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version)
+    return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version, kernel.target)
 
 
 def _version(kernel: Kernel, target: Target, options: Options) -> PtxVersion:

@@ -73,6 +73,10 @@ class DeviceError(CompileError):
     """There is no GPU to use, or what was launched on it failed: a kernel that hangs, an illegal address."""
 
 
+class StoreWarning(UserWarning):
+    """Results cannot be kept. Compilations go on without."""
+
+
 class InternalError(CompileError):
     """A fault of ptxc itself: a pass crashed or produced IR that the verifier refuses.
 

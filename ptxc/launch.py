@@ -116,6 +116,30 @@ class Launch:
                     del parameter[key]
         return description
 
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Launch:
+        """The launch whose :func:`dataclasses.asdict` was ``description``, lists in place of tuples."""
+        fields: dict[str, Any] = _with_tuples(description)
+        parameters = [
+            LaunchParameter(**parameter | {"paging": Paging(**parameter["paging"]) if parameter["paging"] else None})
+            for parameter in fields["parameters"]
+        ]
+        more = {
+            "parameters": tuple(parameters),
+            "runtime": tuple(RuntimeInteger(**integer) for integer in fields["runtime"]),
+            "tensor_maps": tuple(TensorMap(**tensor_map) for tensor_map in fields["tensor_maps"]),
+        }
+        return cls(**fields | more)
+
+
+def _with_tuples(value: Any) -> Any:
+    """``value`` with a tuple in place of every list."""
+    if isinstance(value, list | tuple):
+        return tuple([_with_tuples(item) for item in value])
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return value
+
 
 def evaluate(expression: int | str, integers: Mapping[str, int]) -> int:
     """The value of a grid or shape expression, whose division rounds down.

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -87,6 +88,19 @@ def find_tools(name: str) -> list[Path]:
             hint=f"get it with: pip install {package}",
         )
     return tools
+
+
+def tool_versions(name: str) -> str:
+    """What the tools of a name say that they are, those included that may stand in. Raises ToolchainError.
+
+    Each is asked once a process, as long as its file stays the same.
+    """
+    return "\n".join(_version_of(path, path.stat().st_mtime_ns) for path in find_tools(name))
+
+
+@cache
+def _version_of(tool: Path, changed: int) -> str:
+    return run_timed([str(tool), "--version"], 30.0)[1]
 
 
 def _variable(name: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from ptxc import is_compiled
 from ptxc.errors import ToolchainError
+from ptxc.store import Store, open_store
 from ptxc.toolchain import find_tool
 
 #: Of tests that read docstrings.
@@ -29,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Every test compiles anew: two compilations that should give the same, or a fault that is made on purpose, would
+    # say nothing otherwise. Those in tests/store have a store of their own.
+    os.environ.update(PTXC_CACHE_SIZE="0", PTXC_CACHE_DIR=os.devnull)
     if config.getoption("update") and os.environ.get("CI") == "true":
         raise pytest.UsageError("--update rewrites the golden files, which CI must not do")
 
@@ -60,6 +64,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"{SHARED} is not here")
     return SHARED
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store that compilations use in this test."""
+    monkeypatch.setenv("PTXC_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("PTXC_CACHE_SIZE", "100M")
+    return open_store()
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def cost(path: Path, target: str, tools: Container[str] = ("ptxas", "nvcc")) -> 
     """Time the kernel of a file. Raises ToolchainError where a tool is missing or refuses it."""
     graph = read_graph(path)
     (node,) = kernel_nodes(graph)
-    options = Options(target=target)
+    options = Options(target=target, cache=False)
     kernel = compile_kernel(node, graph, options)
     ptxc_ms = best_ms(lambda: compile_kernel(node, graph, options), _ROUNDS, _REPEAT)
     found = Cost(kernel.name, kernel.stats.lines, ptxc_ms)

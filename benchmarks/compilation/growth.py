@@ -29,7 +29,7 @@ def growth(target: str, sizes: Sequence[int] = SIZES) -> list[Size]:
     """What ptxc takes for a kernel at growing size: loads, arithmetic, loops, conditions."""
     rows = []
     for size in sizes:
-        work = partial(compile_kernel, *_large_kernel(size), Options(target=target))
+        work = partial(compile_kernel, *_large_kernel(size), Options(target=target, cache=False))
         lines = work().stats.lines
         rows.append(Size(size, lines, best_ms(work, 3)))
     return rows

@@ -20,16 +20,16 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ptxc.errors import CompileError, UsageError
+from ptxc.errors import CompileError, StoreWarning, UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from ptxc.cli.arguments import Commands, Parser
 
-COMMANDS = ("compile", "check", "run", "verify", "compare", "passes", "ops", "completion")
+COMMANDS = ("compile", "check", "run", "verify", "compare", "cache", "passes", "ops", "completion")
 
 _DESCRIPTION = """\
 Compiles Emmy's scheduled Kernel IR to NVIDIA PTX, without nvcc or LLVM.
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (the process's by default) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _ended_by_kill():
+        with _ended_by_kill(), _warnings_said():
             status = _run(arguments)
             _flush()
             return status
@@ -137,6 +137,27 @@ def _ended_by_kill() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    """Say the store's warnings as ptxc's own; others appear as Python shows them."""
+    import warnings
+
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, *where: Any, **more: Any) -> None:
+            if not isinstance(message, StoreWarning):
+                shown(message, *where, **more)
+                return
+            from ptxc.cli.messages import printable, say
+
+            say(f"ptxc: warning: {printable(str(message))}")
+
+        warnings.simplefilter("always", StoreWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _flush() -> None:

@@ -121,6 +121,15 @@ def add_code_options(parser: Parser) -> None:
     )
 
 
+def add_cache_option(parser: argparse._ActionsContainer) -> None:
+    """Whether results are kept."""
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="make everything anew and keep nothing (see `ptxc cache`)",
+    )
+
+
 def add_pass_options(parser: Parser) -> argparse._ArgumentGroup:
     """What decides which passes run, and what is said of them."""
     group = parser.add_argument_group("passes (`ptxc passes` lists them)")
@@ -164,6 +173,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "stop_after": stop_after,
         "verify_each": args.verify_each,
         "time_passes": args.time_passes,
+        "cache": not args.no_cache and getattr(args, "emit", None) != "ir",  # the store has no IR
     }
 
 

@@ -6,6 +6,7 @@ import argparse
 
 from ptxc.cli.arguments import (
     Commands,
+    add_cache_option,
     add_code_options,
     add_pass_options,
     add_sources,
@@ -38,6 +39,7 @@ def add(commands: Commands) -> None:
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
     add_code_options(parser)
     add_pass_options(parser)
+    add_cache_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ptxc.cli.arguments import (
     Commands,
+    add_cache_option,
     add_choice_of_passes,
     add_code_options,
     add_sources,
@@ -24,9 +25,10 @@ from ptxc.cli.messages import complain, say
 from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
-    from ptxc.comparison import Cache, Comparison
+    from ptxc.comparison import Comparison
     from ptxc.corpus import Entry
     from ptxc.driver import Options
+    from ptxc.store import Store
 
 _DESCRIPTION = """\
 Builds kernels with ptxc and, from Emmy's CUDA text, with nvcc, and shows side by side what each takes: CPU time,
@@ -62,11 +64,9 @@ def add(commands: Commands) -> None:
     )
     work = parser.add_argument_group("work")
     work.add_argument("--jobs", type=_jobs, metavar="N", help="kernels at a time (default: one for each CPU)")
-    work.add_argument(
-        "--cache", type=path_name, metavar="DIR", help="where results are kept (default: ~/.cache/ptxc/compare)"
-    )
     add_code_options(parser)
     add_choice_of_passes(parser)
+    add_cache_option(parser)
 
 
 def _jobs(text: str) -> int:
@@ -78,8 +78,9 @@ def _jobs(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Build, compare, report."""
     from ptxc.cli.comparisons import report, to_json
-    from ptxc.comparison import Cache, check_tools, default_folder
+    from ptxc.comparison import check_tools
     from ptxc.driver import Options
+    from ptxc.store import open_store
 
     entries = list(_entries(args))
     if args.picture is not None:
@@ -87,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
         check_picture(Path(args.picture))
     check_tools()
-    kept = Cache(Path(args.cache) if args.cache else default_folder())
-    session = _Session(Options(**options_of(args)), kept)
+    session = _Session(Options(**options_of(args)), open_store(not args.no_cache))
     status = session.run(entries, args.jobs or os.cpu_count() or 1)
     files: list[tuple[Path, str | bytes]] = []
     if args.figures is not None:
@@ -129,7 +129,7 @@ class _Session:
     """The comparisons so far."""
 
     options: Options
-    kept: Cache
+    kept: Store
     rows: list[Comparison] = field(default_factory=list)
 
     def run(self, entries: Sequence[Entry], jobs: int) -> int:

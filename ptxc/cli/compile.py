@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ptxc.cli.arguments import (
     Commands,
+    add_cache_option,
     add_code_options,
     add_pass_options,
     add_sources,
@@ -88,6 +89,7 @@ def add(commands: Commands) -> None:
     passes = add_pass_options(parser)
     passes.add_argument("--stop-after", default="", metavar="PASS", help="stop there, and print the IR")
     passes.add_argument("--start-at", default="", metavar="PASS", help="start there: FILE is IR, from a dump")
+    add_cache_option(parser)
 
     dumps = parser.add_argument_group("looking at the IR")
     dumps.add_argument(
@@ -127,6 +129,7 @@ class _Plan:
         self.emit: str = args.emit or ("ir" if args.stop_after else "ptx")
         self.split: bool = args.split
         self.assemble: bool = args.assemble
+        self.cache: bool = not args.no_cache
         self.output: str = args.output or STDIO
         self.launch: str | None = args.launch_json
         self.dump_dir: str | None = args.dump_dir
@@ -251,9 +254,9 @@ class _Plan:
         ptx, target = _module(kernels)
         assembly: Assembly | None = None
         if self.assemble or self.emit == "cubin":
-            from ptxc.toolchain import assemble
+            from ptxc.store.assemblies import assemble_kept
 
-            assembly = assemble(ptx, target)
+            assembly = assemble_kept(ptx, target, cache=self.cache)
         content = assembly.cubin if assembly is not None and self.emit == "cubin" else ptx
         return content, [_report(assembly, target, label)] if assembly is not None and self.assemble else []
 

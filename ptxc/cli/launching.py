@@ -215,7 +215,7 @@ class Program:
         """The lines of the texts, for findings."""
         from ptxc.cli.results import Listing
 
-        return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements())
+        return Listing({entry: text.splitlines() for entry, text in self.texts.items()}, self.statements)
 
 
 def source_of(args: argparse.Namespace) -> Source:

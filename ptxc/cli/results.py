@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,13 @@ class Listing:
     """The lines of the kernels' PTX texts, and the Kernel IR statements of lines, where they are known."""
 
     lines: Mapping[str, list[str]]
-    statements: Mapping[int, str]
+    #: What finds the statements: it compiles the kernels once more where they were kept.
+    find: Callable[[], Mapping[int, str]]
+
+    @cached_property
+    def statements(self) -> Mapping[int, str]:
+        """The statement of a line, for the lines that come from one."""
+        return self.find()
 
     def ptx(self, kernel: str, line: int) -> str:
         """A line of a kernel's text; nothing where there is no such line."""

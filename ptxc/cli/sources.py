@@ -105,7 +105,8 @@ def compile_source(source: Source, watchers: Watchers | None = None) -> Outcome:
     """Compile every kernel of a source, and go on after one that fails."""
     outcome = Outcome()
     try:
-        _load(source)
+        if source.options.time_passes:
+            _load(source)
         start = time.process_time()
         jobs = _jobs(source)
         outcome.seconds = time.process_time() - start
@@ -161,13 +162,10 @@ def internal_error(doing: str, fault: Exception) -> InternalError:
 
 
 def _graph_jobs(source: Source) -> list[Job]:
-    from ptxc.driver import compile_kernel, graph_of
-    from ptxc.frontend.reader import kernel_nodes
+    from ptxc.store.kernels import KernelFile
 
-    graph = graph_of(io.BytesIO(source.data) if source.flows else source.given)
-    return [
-        Job(node.op.name or f"k_{node.node_id}", partial(compile_kernel, node, graph)) for node in kernel_nodes(graph)
-    ]
+    file = KernelFile(io.BytesIO(source.data) if source.flows else source.given, source.options.is_kept())
+    return [Job(name, partial(file.compile, index)) for index, (name, _) in enumerate(file.kernels)]
 
 
 def _ir_jobs(source: Source) -> list[Job]:

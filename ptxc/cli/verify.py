@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
-from ptxc.cli.arguments import Commands, add_choice_of_passes, add_code_options, add_sources, examples
+from ptxc.cli.arguments import (
+    Commands,
+    add_cache_option,
+    add_choice_of_passes,
+    add_code_options,
+    add_sources,
+    examples,
+)
 from ptxc.cli.files import show
 from ptxc.cli.messages import table
 from ptxc.errors import CompileError, UsageError
@@ -69,6 +76,7 @@ def add(commands: Commands) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
     add_choice_of_passes(parser)
+    add_cache_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -57,8 +57,20 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
 
 def print_module(kernels: Iterable[Kernel], target: Target, version: PtxVersion) -> str:
     """The PTX text of a module with these kernels as its entries."""
-    header = f".version {version}\n.target {target}\n.address_size 64\n"
-    return header + "".join(f"\n{_Entry(kernel).text()}" for kernel in kernels)
+    return _header(target, version) + "".join(f"\n{_Entry(kernel).text()}" for kernel in kernels)
+
+
+def join_modules(texts: Iterable[str], target: Target, version: PtxVersion) -> str:
+    """One module with the entries of several, texts of :func:`print_module`."""
+    return _header(target, version) + "".join(text.partition(_ADDRESSES)[2] for text in texts)
+
+
+#: The last line of a module's header.
+_ADDRESSES = ".address_size 64\n"
+
+
+def _header(target: Target, version: PtxVersion) -> str:
+    return f".version {version}\n.target {target}\n{_ADDRESSES}"
 
 
 class _Entry:

@@ -10,20 +10,20 @@ import io
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from ptxc.comparison.cache import Cache, digest
 from ptxc.comparison.occupancy import Occupancy, occupancy
 from ptxc.comparison.sass import Kind, disassemble, parse
 from ptxc.comparison.work import Code, Region, Unit, analyse
 from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
 from ptxc.reference.emmy import CudaText, compile_cuda, cuda_texts, nvcc_options, suffixed
+from ptxc.store import Store, digest
+from ptxc.store.assemblies import resources_from_json, resources_to_json
 from ptxc.target import parse_target
-from ptxc.toolchain import Resources, assemble, find_tool, find_tools, run_timed
+from ptxc.toolchain import Resources, assemble, find_tool, tool_versions
 
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
@@ -62,14 +62,12 @@ class Build:
 
     def to_dict(self, unit: Unit) -> dict[str, Any]:
         """All figures, as JSON takes them; ``unit`` is what work is counted in."""
-        used = asdict(self.resources)
-        used["constant_banks"] = {str(bank): size for bank, size in self.resources.constant_banks.items()}
         return {
             "target": self.target,
             "ptx_seconds": self.ptx_seconds,
             "ptxas_seconds": self.ptxas_seconds,
             "ptx_lines": self.ptx_lines,
-            **used,
+            **resources_to_json(self.resources),
             "occupancy": asdict(self.occupancy),
             "instructions": self.code.size,
             "loops": [_region(loop, unit) for loop in self.code.loops],
@@ -90,7 +88,7 @@ def _region(region: Region, unit: Unit) -> dict[str, Any]:
     }
 
 
-def build_with_ptxc(node: KernelNode, graph: Graph, options: Options, kept: Cache) -> Build:
+def build_with_ptxc(node: KernelNode, graph: Graph, options: Options, kept: Store) -> Build:
     """ptxc's build of a kernel. Raises CompileError."""
     with _ALONE:
         kernel, seconds = timed_compilation(node, graph, options)
@@ -102,10 +100,11 @@ def timed_compilation(node: KernelNode, graph: Graph, options: Options) -> tuple
 
     Raises CompileError.
     """
+    timed = replace(options, cache=False)
     seconds, spent = float("inf"), 0.0
     for _ in range(_ROUNDS):
         before = time.thread_time()
-        kernel = compile_kernel(node, graph, options)
+        kernel = compile_kernel(node, graph, timed)
         took = time.thread_time() - before
         seconds, spent = min(seconds, took), spent + took
         if spent > _ENOUGH:
@@ -113,14 +112,14 @@ def timed_compilation(node: KernelNode, graph: Graph, options: Options) -> tuple
     return kernel, seconds
 
 
-def build_of(kernel: CompiledKernel, seconds: float, kept: Cache) -> Build:
+def build_of(kernel: CompiledKernel, seconds: float, kept: Store) -> Build:
     """The build of a kernel that ptxc compiled in so many CPU seconds. Raises ToolchainError where ptxas refuses it."""
     launch = kernel.launch
     assert launch is not None
     return _build(kernel.name, kernel.ptx, kernel.target, seconds, math.prod(launch.block), launch.dynamic_shared, kept)
 
 
-def emmys_texts(source: bytes, options: Options, kept: Cache) -> list[CudaText]:
+def emmys_texts(source: bytes, options: Options, kept: Store) -> list[CudaText]:
     """Emmy's CUDA text of the kernels of the file that holds ``source``. Raises UnsupportedError where Emmy fails."""
 
     def lower() -> list[dict[str, Any]]:
@@ -128,23 +127,24 @@ def emmys_texts(source: bytes, options: Options, kept: Cache) -> list[CudaText]:
             return [asdict(text) for text in cuda_texts(graph_of(io.BytesIO(source)), options.target)]
 
     key = digest("cuda", version("emmy-ml"), options.target, source)
-    return [CudaText(**fields) for fields in kept.find(key, lower)]
+    return [CudaText(**fields) for fields in kept.find("cuda", key, lower, target=options.target)]
 
 
-def build_with_nvcc(text: CudaText, options: Options, kept: Cache) -> Build:
+def build_with_nvcc(text: CudaText, options: Options, kept: Store) -> Build:
     """nvcc's build of a kernel. Raises ToolchainError."""
     target, told = suffixed(options.target, text.specific), nvcc_options(options)
-    key = digest("nvcc", _version("nvcc"), target, *told, text.source)
-    ptx, seconds = kept.find(key, lambda: compile_cuda(text.source, target, told))
+    key = digest("nvcc", tool_versions("nvcc"), target, *told, text.source)
+    ptx, seconds = kept.find(
+        "nvcc", key, lambda: compile_cuda(text.source, target, told), name=text.entry, target=target
+    )
     return _build(text.entry, ptx, target, seconds, text.threads, text.dynamic_shared, kept)
 
 
-def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dynamic_shared: int, kept: Cache) -> Build:
+def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dynamic_shared: int, kept: Store) -> Build:
     """The build of which ``ptx`` is known already. Raises ToolchainError where ptxas refuses it."""
-    key = digest("ptxas", _version("ptxas"), _version("nvdisasm"), target, entry, ptx)
-    made: Mapping[str, Any] = kept.find(key, lambda: _assemble(entry, ptx, target))
-    banks = {int(bank): size for bank, size in made["resources"]["constant_banks"].items()}
-    used = Resources(**made["resources"] | {"constant_banks": banks})
+    key = digest("sass", tool_versions("ptxas"), tool_versions("nvdisasm"), target, entry, ptx)
+    made: Mapping[str, Any] = kept.find("sass", key, lambda: _assemble(entry, ptx, target), name=entry, target=target)
+    used = resources_from_json(made["resources"])
     fits = occupancy(parse_target(target), threads, used.registers, used.shared + dynamic_shared, used.barriers)
     return Build(target, seconds, made["seconds"], ptx.count("\n"), used, fits, analyse(parse(made["sass"])))
 
@@ -152,13 +152,7 @@ def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dyna
 def _assemble(entry: str, ptx: str, target: str) -> dict[str, Any]:
     assembly = assemble(ptx, target)
     sass = disassemble(assembly.cubin)[entry]
-    return {"resources": asdict(assembly.kernels[entry]), "seconds": assembly.seconds, "sass": sass}
-
-
-@cache
-def _version(tool: str) -> str:
-    """What the tools of a name say that they are, those of other releases that may stand in included."""
-    return "\n".join(run_timed([str(path), "--version"], 30.0)[1] for path in find_tools(tool))
+    return {"resources": resources_to_json(assembly.kernels[entry]), "seconds": assembly.seconds, "sass": sass}
 
 
 def check_tools() -> None:

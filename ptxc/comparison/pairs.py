@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ptxc.comparison.builds import Build, build_with_nvcc, build_with_ptxc, emmys_texts
-from ptxc.comparison.cache import Cache
 from ptxc.comparison.work import Region, Unit, alike, common_unit
 from ptxc.driver import Options, graph_of
-from ptxc.errors import CompileError, InputError, UsageError
+from ptxc.errors import CompileError, InputError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.reference.emmy import NVCC_TARGETS, CudaText
+from ptxc.store import Store
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Comparison:
         }
 
 
-def compare_file(path: Path, options: Options, kept: Cache) -> list[Comparison]:
+def compare_file(path: Path, options: Options, kept: Store) -> list[Comparison]:
     """The kernels of a file, each by both compilers.
 
     CUDA 13 compiles for no GPU before sm_75: what is meant for one is compared as both build it for sm_75. Raises
@@ -92,7 +92,7 @@ def compare_file(path: Path, options: Options, kept: Cache) -> list[Comparison]:
     texts, reason = _texts(data, options, kept)
     found = []
     for node in nodes:
-        name = node.op.name or f"k_{node.node_id}"
+        name = node.name
         text = _named(name, texts)
         ours, our_note = _attempt("ptxc", partial(build_with_ptxc, node, graph, options, kept))
         if text is not None:
@@ -104,7 +104,7 @@ def compare_file(path: Path, options: Options, kept: Cache) -> list[Comparison]:
     return found
 
 
-def _texts(data: bytes, options: Options, kept: Cache) -> tuple[list[CudaText], str]:
+def _texts(data: bytes, options: Options, kept: Store) -> tuple[list[CudaText], str]:
     """Emmy's CUDA texts, or why there are none."""
     try:
         return emmys_texts(data, options, kept), ""
@@ -123,8 +123,6 @@ def _attempt(who: str, build: Callable[[], Build]) -> tuple[Build | None, str]:
     """A build, or why there is none."""
     try:
         return build(), ""
-    except UsageError:  # the cache cannot be written: of no kernel's making
-        raise
     except CompileError as error:
         return None, f"{who}: {error}"
 

@@ -51,20 +51,24 @@ def file_name(source: object) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def _contents(source: str | os.PathLike[str] | BinaryIO) -> bytes:
-    """The bytes of a file, unpacked."""
+def read_bytes(source: str | os.PathLike[str] | BinaryIO) -> bytes:
+    """The bytes of a path, ``-`` for standard input, or a binary file, packed or not as they are. Raises InputError."""
     try:
         if source == "-":
-            data = _drain(sys.stdin.buffer)
-        elif isinstance(source, str | os.PathLike):
+            return _drain(sys.stdin.buffer)
+        if isinstance(source, str | os.PathLike):
             with open(source, "rb") as file:
-                data = _drain(file)
-        else:
-            data = _drain(source)
+                return _drain(file)
+        return _drain(source)
     except (OSError, ValueError) as error:
         # ValueError: a path with a null character, a file that is closed.
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read the file: {reason}", hint=_HINT) from error
+
+
+def _contents(source: str | os.PathLike[str] | BinaryIO) -> bytes:
+    """The bytes of a file, unpacked."""
+    data = read_bytes(source)
     if not data.startswith(_GZIP):
         return data
     try:

@@ -64,6 +64,11 @@ class KernelNode:
     node_id: str
     op: KernelOp
 
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.op.name or f"k_{self.node_id}"
+
 
 def read_graph(source: str | os.PathLike[str] | BinaryIO | Mapping[str, Any]) -> Graph:
     """Emmy's graph from a path, ``-`` for standard input, a binary file, or the mapping that JSON gave.

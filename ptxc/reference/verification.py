@@ -64,7 +64,7 @@ class Verification:
 
     def evaluate(self, graph: Graph, steps: Sequence[Step]) -> None:
         """What the kernels of ``graph`` mean; a note says why there is no such answer."""
-        ops = {node.op.name or f"k_{node.node_id}": node.op for node in kernel_nodes(graph)}
+        ops = {node.name: node.op for node in kernel_nodes(graph)}
         try:
             kernels = [ops[step.entry] for step in steps]
             evaluation = evaluate_kernels(kernels, self.problem, sample=self.settings.sample)

@@ -11,21 +11,21 @@ import pytest
 from cli_lab import ROW_MAX, TWO_KERNELS, VECTOR_ADD, ptxc
 
 from ptxc import comparison
-from ptxc.comparison import Cache, Comparison
+from ptxc.comparison import Comparison
 from ptxc.driver import Options
+from ptxc.store import Store
 
 TOOLS = ("nvcc", "ptxas", "nvdisasm")
 
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tools that are found and never run, and a cache of the test's own."""
+    """Tools that are found and never run."""
     for name in TOOLS:
         script = tmp_path / name
         script.write_text("#!/bin/sh\nexit 1\n")
         script.chmod(0o755)
         monkeypatch.setenv(f"PTXC_{name.upper()}", str(script))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def compared(tools: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, st
     """The file and the target of each that is compared, with no compiler at work."""
     seen = []
 
-    def compare(path: Path, options: Options, kept: Cache) -> list[Comparison]:
+    def compare(path: Path, options: Options, kept: Store) -> list[Comparison]:
         seen.append((path.name, options.target))
         return [Comparison(str(path), path.stem, options.target, None, None, ("nvcc: not today",))]
 
@@ -44,17 +44,20 @@ def compared(tools: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, st
 @pytest.mark.needs("nvcc")
 @pytest.mark.needs("ptxas")
 @pytest.mark.needs("nvdisasm")
-def test_files_and_figures(tmp_path: Path) -> None:
-    figures, cache = tmp_path / "figures.json", tmp_path / "cache"
-    options = ("--cache", cache, "--jobs", 2, "--json", figures)
+def test_files_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PTXC_CACHE_SIZE", "1G")
+    figures = tmp_path / "figures.json"
+    options = ("--jobs", 2, "--json", figures)
     result = ptxc("compare", VECTOR_ADD, TWO_KERNELS, "--target", "sm_90", *options)
     assert (result.status, result.err) == (0, "")
     assert "3 kernels built by both, of 3" in result.out
     shown = json.loads(figures.read_text())
     assert [Path(row["file"]).name for row in shown["kernels"]] == [VECTOR_ADD.name, TWO_KERNELS.name, TWO_KERNELS.name]
     assert all(row["target"] == "sm_90" and row["per_work_ratio"] for row in shown["kernels"])
-    assert list(cache.iterdir())
-    one = ptxc("compare", VECTOR_ADD, "--cache", cache)
+    kinds = {file.suffix for file in (tmp_path / "cache").rglob("*.*")}
+    assert kinds == {".cuda", ".nvcc", ".sass"}
+    one = ptxc("compare", VECTOR_ADD)
     assert one.out.startswith("k_z_pointwise for sm_89\n")
 
 
@@ -134,7 +137,7 @@ def test_an_interruption_shows_what_there_is(
 ) -> None:
     quick = comparison.compare_file
 
-    def interrupted(path: Path, options: Options, kept: Cache) -> list[Comparison]:
+    def interrupted(path: Path, options: Options, kept: Store) -> list[Comparison]:
         if path == ROW_MAX:
             raise KeyboardInterrupt
         return quick(path, options, kept)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from ptxc.comparison import Cache, compare_file
-from ptxc.comparison.cache import default_folder, digest
+from ptxc.comparison import compare_file
 from ptxc.comparison.work import Unit
 from ptxc.driver import Options
-from ptxc.errors import InputError, UsageError
+from ptxc.errors import InputError
+from ptxc.store import Store
 
 ROW_SUM = ROOT / "golden" / "row_sum_tree" / "kernel.ir.json"
 PRODUCT = ROOT / "golden" / "mma_matmul_f16" / "kernel.ir.json"
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.needs(tool) for tool in ("nvcc", "ptxas", "nvdisasm")]
 
 
 def test_a_reduction_and_a_product(tmp_path: Path) -> None:
-    kept = Cache(tmp_path)
+    kept = Store(tmp_path, 1 << 24)
     (row,) = compare_file(ROW_SUM, Options(target="sm_89"), kept)
     assert (row.kernel, row.target, row.notes, row.unit) == ("k_y_reduce", "sm_89", (), Unit.FLOAT)
     (product,) = compare_file(PRODUCT, Options(target="sm_80"), kept)
@@ -38,7 +37,7 @@ def test_a_reduction_and_a_product(tmp_path: Path) -> None:
 
 
 def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, kept = Options(target="sm_89"), Cache(tmp_path)
+    options, kept = Options(target="sm_89"), Store(tmp_path, 1 << 24)
     (first,) = compare_file(ROW_SUM, options, kept)
     for name in ("compile_cuda", "cuda_texts", "assemble"):
         monkeypatch.setattr(f"ptxc.comparison.builds.{name}", lambda *_: pytest.fail("it is known"))
@@ -52,13 +51,13 @@ def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_volta_is_compared_as_turing(tmp_path: Path) -> None:
-    (row,) = compare_file(ROW_SUM, Options(target="sm_70"), Cache(tmp_path))
+    (row,) = compare_file(ROW_SUM, Options(target="sm_70"), Store(tmp_path, 1 << 24))
     assert (row.target, row.notes) == ("sm_70", ("built for sm_75: CUDA 13 does not know sm_70",))
     assert [build.target for build in row.both or ()] == ["sm_75", "sm_75"]
 
 
 def test_what_a_compiler_cannot_build_is_a_note(tmp_path: Path) -> None:
-    kept = Cache(tmp_path)
+    kept = Store(tmp_path, 1 << 24)
     (row,) = compare_file(ROOT / "golden" / "matmul_zero_prologue" / "kernel.ir.json", Options(), kept)
     assert (row.ptxc is None, row.nvcc, row.per_work) == (False, None, None)
     assert row.notes[0].startswith("nvcc: Emmy's CUDA lowering fails: ValueError")
@@ -70,36 +69,9 @@ def test_what_a_compiler_cannot_build_is_a_note(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_kernels(tmp_path: Path) -> None:
-    kept = Cache(tmp_path / "kept")
+    kept = Store(tmp_path / "kept", 1 << 20)
     with pytest.raises(InputError, match=r"no\.json: cannot read the file: No such file"):
         compare_file(tmp_path / "no.json", Options(), kept)
     (tmp_path / "odd.json").write_text("[]")
     with pytest.raises(InputError, match=r"odd\.json: "):
         compare_file(tmp_path / "odd.json", Options(), kept)
-
-
-# --------------------------------------------------------------------------------------------------------------- cache
-
-
-def test_the_cache_survives_a_file_that_was_cut(tmp_path: Path) -> None:
-    kept, key = Cache(tmp_path / "a" / "b"), digest("one", b"two")
-    assert kept.find(key, lambda: {"x": [1, 2.5]}) == {"x": [1, 2.5]}
-    assert kept.find(key, lambda: pytest.fail("it is known")) == {"x": [1, 2.5]}
-    (file,) = (tmp_path / "a" / "b").iterdir()
-    file.write_bytes(file.read_bytes()[:10])
-    assert kept.find(key, lambda: "new") == "new"
-    assert kept.find(key, lambda: pytest.fail("it is known")) == "new"
-    assert len(list((tmp_path / "a" / "b").iterdir())) == 1
-    assert digest("one", "two") == key != digest("onet", "wo")
-
-
-def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot make the folder"):
-        Cache(tmp_path / "file" / "x")
-    kept = Cache(tmp_path / "gone")
-    shutil.rmtree(tmp_path / "gone")
-    with pytest.raises(UsageError, match="cannot write to the folder"):
-        kept.find("key", lambda: 1)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "ptxc" / "compare"

@@ -285,18 +285,6 @@ def test_what_threads_wrote_is_fenced_for_the_async_proxy() -> None:
     assert in_order(twice, *rows) == f"bar {once} {once.partition(' ')[2]}"
 
 
-def test_a_product_behind_one_of_its_shape_needs_no_fence() -> None:
-    body = [WgmmaFence(), *product(32), WgmmaFence(), *product(32), *ENDS]
-    built = compiled(kernel(*accumulators(32), *body, *stores(32)))
-    assert in_order(built, *WGMMA_ROWS) == "fence mma_async mma_async commit_group wait_group"
-
-
-def test_a_product_of_another_shape_needs_one() -> None:
-    body = [WgmmaFence(), *product(32), *product(16), *product(16), *ENDS]
-    built = compiled(kernel(*accumulators(32), *body, *stores(32)))
-    assert in_order(built, *WGMMA_ROWS) == "fence mma_async fence mma_async mma_async commit_group wait_group"
-
-
 def test_a_fence_that_is_missing_is_added() -> None:
     built = compiled(kernel(*accumulators(8), *product(8), *ENDS, *stores(8)))
     assert in_order(built, *WGMMA_ROWS) == "fence mma_async commit_group wait_group"

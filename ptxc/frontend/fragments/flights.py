@@ -24,8 +24,6 @@ class Flights:
         self._builder = builder
         self._names = names
         self.state: State = {}
-        #: The shape of the product that held each last.
-        self._shapes: dict[str, str] = {}
         #: The last ``wgmma.fence``: what else it is to hold is added where a product needs it.
         self._fence: Instr | None = None
 
@@ -43,25 +41,18 @@ class Flights:
 
     # -------------------------------------------------------------------------------------------------- products
 
-    def _write_fence(self) -> None:
+    def fence(self) -> None:
         """What happened to registers so far comes before the products that follow."""
         builder = self._builder
         self._fence = Instr(opcodes.WGMMA_FENCE, ("sync", "aligned"), loc=builder.loc)
         builder.block.instrs.append(self._fence)
 
-    def take(self, names: list[str], shape: str) -> list[Value]:
-        """The registers ``names`` as a product of ``shape`` takes them: out of a product before it, or of a fence.
-
-        A product of the same shape that adds to the same registers comes after the one before without a fence (PTX
-        ISA, "wgmma.fence").
-        """
+    def take(self, names: list[str]) -> list[Value]:
+        """The registers ``names`` as a product takes them: out of a product before it, or of the fence."""
         fresh = [name for name in names if not self.state.get(name)]
-        if not fresh and any(self._shapes.get(name) != shape for name in names):
-            self._write_fence()
         if fresh and not self._fenced(fresh):
-            self._write_fence()
+            self.fence()
             self._fenced(fresh)
-        self._shapes.update(dict.fromkeys(names, shape))
         taken = [self._names.typed(name).operand for name in names]
         return [operand for operand in taken if isinstance(operand, Value)]
 

@@ -6,8 +6,8 @@ bits. Source: ``Wgmma*`` of ``emmy.compiler.ir.kernel.ir``; PTX ISA, "Asynchrono
 and "Matrix descriptor".
 
 Products read shared memory through the async proxy: what threads wrote themselves (``st``, ``cp.async``) needs a fence
-between, also where a barrier comes between (PTX ISA, "Async proxy"). Emmy's CUDA has none; here it stands where Emmy
-has ``WgmmaFence``.
+between, also where a barrier comes between (PTX ISA, "Async proxy"). Emmy's CUDA has none; here it stands before
+``wgmma.fence``.
 """
 
 from __future__ import annotations
@@ -80,12 +80,10 @@ def _descriptor(k: Lowering, base: Value | Sym, bits: int) -> Value:
 
 
 def fence(k: Lowering, stmt: WgmmaFence, path: str) -> None:
-    """What happened to registers and shared memory so far comes before the products that follow.
-
-    For registers, each product sees to it itself: most need no fence, since another product held theirs last.
-    """
+    """What happened to registers and shared memory so far comes before the products that follow."""
     if k.signature.written_operands and _unordered(k):
         k.builder.effect(opcodes.FENCE_ASYNC, ("shared::cta",))
+    k.flights.fence()
 
 
 def _unordered(k: Lowering) -> bool:
@@ -120,7 +118,7 @@ def multiply(k: Lowering, stmt: WgmmaMma, path: str) -> None:
         op = opcodes.WGMMA_RS
         names += _held(k, stmt.a_frag, "a", type)
         rest = (wide, scale, one, one, transposed)
-    taken = k.flights.take(names, mods[2])
+    taken = k.flights.take(names)
     results = tuple([k.kernel.value(value.type, value.hint) for value in taken])
     k.builder.multi(op, mods, results, (*taken, *rest))
     k.flights.give(names, list(results))
