@@ -1,7 +1,7 @@
 """Compiles every kernel of Emmy's corpus for its card, assembles it, and shows what came of it.
 
     python benchmarks/corpus.py [FOLDER ...] [--recipes] [--only TEXT] [--nvcc] [--no-ptxas] [--target sm_89]
-                                [--jobs N] [--cache FOLDER]
+                                [--jobs N]
 
 Each FOLDER (by default ../shared/emmy-corpus) holds kernels and a MANIFEST.jsonl, which names the card, the target and
 the row of Emmy's golden file of each; a folder without one is compiled for --target. --recipes draws the kernels of
@@ -12,8 +12,8 @@ median and the most registers of a thread; how many kernels spill, and the bytes
 microseconds of ptxc for a PTX line (the better of two compilations; reading the file is no part of it); and with --nvcc
 how many times more CPU `nvcc --ptx` takes for Emmy's CUDA text. A second table counts the errors by kind.
 
-What ptxas and nvcc find is kept in a folder, a JSON line each, under the input, the target and, of ptxas, the PTX. A
-run that was interrupted goes on where it was, and a run after a change assembles what the change changed.
+What ptxas and nvcc made is kept in ptxc's store (docs/cache.md). A run that was interrupted goes on where it was, and a
+run after a change assembles what the change changed.
 
 Exit status: 0, 1 if a kernel is not compiled or not assembled, 2 for wrong arguments, 130 when interrupted.
 """
@@ -21,8 +21,6 @@ Exit status: 0, 1 if a kernel is not compiled or not assembled, 2 for wrong argu
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
 import re
 import statistics
@@ -35,54 +33,28 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from shared import SHARED
 
+from ptxc.comparison.builds import compiled_by_nvcc, emmys_texts
 from ptxc.corpus import Entry, entries
 from ptxc.driver import Options, compile_kernel
 from ptxc.errors import CompileError, ToolchainError, UnsupportedError
 from ptxc.frontend.reader import kernel_nodes, read_graph
-from ptxc.reference.emmy import NVCC_TARGETS, CudaText, compile_cuda, cuda_texts, suffixed
-from ptxc.toolchain import assemble
+from ptxc.reference.emmy import NVCC_TARGETS
+from ptxc.store import open_store
+from ptxc.store.assemblies import assemble_kept
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "corpus"
+RECIPES = Path(__file__).resolve().parents[1] / ".cache" / "corpus" / "recipes"
 _COMPILATIONS = 2
 #: Characters of a line where the output is no terminal.
 _WIDTH = 150
 
 
 # --------------------------------------------------------------------------------------------------------- results
-
-
-class Results:
-    """A file of figures, one JSON line each, by what they were found for. A line that was cut short is ignored."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = Lock()
-        self._known: dict[str, dict[str, Any]] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                key, figures = json.loads(line)
-            except ValueError:
-                continue
-            self._known[key] = figures
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        """The figures that are kept under ``key``."""
-        return self._known.get(key)
-
-    def add(self, key: str, figures: dict[str, Any]) -> dict[str, Any]:
-        """Keep figures, in the file too; return them."""
-        with self._lock, self._path.open("a") as file:
-            file.write(json.dumps([key, figures]) + "\n")
-        self._known[key] = figures
-        return figures
 
 
 @dataclass
@@ -120,11 +92,10 @@ def kind_of(message: str) -> str:
 class Runner:
     """Compiles, assembles and measures kernels, one call each, in several threads."""
 
-    results: Results
     with_ptxas: bool = True
     with_nvcc: bool = False
     stopped: bool = False
-    #: Compilations are timed, and Emmy's lowering has a target for all threads: one at a time.
+    #: Compilations are timed: one at a time.
     _alone: Lock = field(default_factory=Lock)
 
     def run(self, entry: Entry) -> Outcome:
@@ -133,16 +104,15 @@ class Runner:
         if self.stopped:
             return outcome
         try:
-            source = hashlib.sha256(entry.path.read_bytes()).hexdigest()
             with self._alone:
                 texts = self._compile(outcome)
             outcome.compiled = True
             if self.with_ptxas:
                 for text, target in texts:
-                    self._assemble(outcome, source, text, target)
+                    self._assemble(outcome, text, target)
                 outcome.assembled = True
             if self.with_nvcc:
-                outcome.nvcc_us = self._nvcc(entry, source)
+                outcome.nvcc_us = nvcc_us(entry)
         except Exception as error:  # a fault of ptxc is what this looks for
             outcome.fail(error)
         return outcome
@@ -160,49 +130,21 @@ class Runner:
         outcome.lines = sum(kernel.stats.lines for kernel in kernels)
         return [(kernel.ptx, kernel.target) for kernel in kernels]
 
-    def _assemble(self, outcome: Outcome, source: str, ptx: str, target: str) -> None:
-        key = f"ptxas {target} {source} {hashlib.sha256(ptx.encode()).hexdigest()}"
-        figures = self.results.get(key)
-        if figures is None:
-            used = assemble(ptx, target).kernels.values()
-            figures = self.results.add(
-                key,
-                {
-                    "registers": max(kernel.registers for kernel in used),
-                    "spill_stores": sum(kernel.spill_stores for kernel in used),
-                    "spill_loads": sum(kernel.spill_loads for kernel in used),
-                },
-            )
-        outcome.registers = max(outcome.registers, figures["registers"])
-        outcome.spill_stores += figures["spill_stores"]
-        outcome.spill_loads += figures["spill_loads"]
-
-    def _nvcc(self, entry: Entry, source: str) -> float:
-        """CPU microseconds of nvcc, 0 where it does not take Emmy's text: that is no fault of ptxc."""
-        key = f"nvcc {entry.target} {source}"
-        figures = self.results.get(key)
-        if figures is None:
-            with self._alone:
-                texts = cuda_text(entry)
-            # What it makes for the next target is as much work.
-            target = NVCC_TARGETS.get(entry.target, entry.target)
-            figures = self.results.add(key, {"cpu_us": sum(nvcc_us(text, target) for text in texts)})
-        return float(figures["cpu_us"])
+    def _assemble(self, outcome: Outcome, ptx: str, target: str) -> None:
+        for used in assemble_kept(ptx, target).kernels.values():
+            outcome.registers = max(outcome.registers, used.registers)
+            outcome.spill_stores += used.spill_stores
+            outcome.spill_loads += used.spill_loads
 
 
-def cuda_text(entry: Entry) -> list[CudaText]:
-    """Emmy's CUDA text of each kernel of a file. None where Emmy fails."""
+def nvcc_us(entry: Entry) -> float:
+    """CPU microseconds of nvcc, 0 where it does not take Emmy's text, or Emmy gives none: that is no fault of ptxc."""
+    # What it makes for the next target is as much work.
+    options, kept = Options(target=NVCC_TARGETS.get(entry.target, entry.target)), open_store()
     try:
-        return cuda_texts(read_graph(entry.path), entry.target)
-    except UnsupportedError:
-        return []
-
-
-def nvcc_us(text: CudaText, target: str) -> float:
-    """CPU microseconds of ``nvcc --ptx`` and its children; 0 where it refuses the text."""
-    try:
-        return compile_cuda(text.source, suffixed(target, text.specific))[1] * 1e6
-    except ToolchainError:
+        texts = emmys_texts(entry.path.read_bytes(), options, kept)
+        return sum(compiled_by_nvcc(text, options, kept)[1] for text in texts) * 1e6
+    except (UnsupportedError, ToolchainError):
         return 0.0
 
 
@@ -307,7 +249,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-ptxas", action="store_true", help="compile only")
     parser.add_argument("--target", default="sm_89", help="the target of folders without a manifest")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="assemblers at a time")
-    parser.add_argument("--cache", type=Path, default=CACHE, metavar="FOLDER", help="where results are kept")
     return parser.parse_args()
 
 
@@ -316,14 +257,14 @@ def main() -> int:
     console, messages = Console(width=None if sys.stdout.isatty() else _WIDTH), Console(stderr=True)
     folders = args.folders or [SHARED / "emmy-corpus"]
     if args.recipes:
-        folders += draw_recipes(args.cache / "recipes", messages)
+        folders += draw_recipes(RECIPES, messages)
     for folder in folders:
         if not folder.is_dir():
             messages.print(f"{folder} is no folder of kernels", style="red")
             return 2
     chosen = [entry for folder in folders for entry in entries(folder, args.target)]
     chosen = [entry for entry in chosen if args.only in entry.path.name or args.only in entry.family]
-    runner = Runner(Results(args.cache / "results.jsonl"), not args.no_ptxas, args.nvcc)
+    runner = Runner(not args.no_ptxas, args.nvcc)
     outcomes: list[Outcome] = []
     interrupted = False
     try:

@@ -132,12 +132,19 @@ def emmys_texts(source: bytes, options: Options, kept: Store) -> list[CudaText]:
 
 def build_with_nvcc(text: CudaText, options: Options, kept: Store) -> Build:
     """nvcc's build of a kernel. Raises ToolchainError."""
+    target = suffixed(options.target, text.specific)
+    ptx, seconds = compiled_by_nvcc(text, options, kept)
+    return _build(text.entry, ptx, target, seconds, text.threads, text.dynamic_shared, kept)
+
+
+def compiled_by_nvcc(text: CudaText, options: Options, kept: Store) -> tuple[str, float]:
+    """nvcc's PTX of a kernel, and the CPU seconds that it took. Raises ToolchainError."""
     target, told = suffixed(options.target, text.specific), nvcc_options(options)
     key = digest("nvcc", tool_versions("nvcc"), target, *told, text.source)
     ptx, seconds = kept.find(
         "nvcc", key, lambda: compile_cuda(text.source, target, told), name=text.entry, target=target
     )
-    return _build(text.entry, ptx, target, seconds, text.threads, text.dynamic_shared, kept)
+    return ptx, seconds
 
 
 def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dynamic_shared: int, kept: Store) -> Build:

@@ -14,12 +14,13 @@ from pathlib import Path
 import corpus
 import pytest
 from conftest import SHARED
-from corpus import Outcome, Results, Runner, errors, kind_of, run_all, table
+from corpus import Outcome, Runner, errors, kind_of, run_all, table
 from rich.console import Console
 
 import ptxc
 from ptxc.corpus import Entry, entries, family
 from ptxc.errors import InputError, TargetError
+from ptxc.store import Store
 from ptxc.toolchain import assemble
 
 FOLDER = SHARED / "emmy-corpus"
@@ -67,25 +68,23 @@ def test_kinds_of_errors() -> None:
 
 
 @pytest.mark.needs("ptxas")
-def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "cache" / "results.jsonl"
-    first = Runner(Results(file)).run(GOLDEN)
+def test_results_are_kept(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Runner().run(GOLDEN)
     assert (first.compiled, first.assembled, first.error) == (True, True, "")
     assert first.registers > 0
-    with file.open("a") as more:
-        more.write('["a line that was cut')
-    monkeypatch.setattr(corpus, "assemble", lambda *_: pytest.fail("it is known"))
-    again = Runner(Results(file)).run(GOLDEN)
+    assert list(kept.entries())
+    monkeypatch.setattr("ptxc.store.assemblies.assemble", lambda *_, **__: pytest.fail("it is known"))
+    again = Runner().run(GOLDEN)
     assert (again.assembled, again.registers, again.lines) == (True, first.registers, first.lines)
 
 
-def test_what_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise TargetError("sm_80 lacks 7 things", hint="wait")
 
     monkeypatch.setattr(corpus, "compile_kernel", refuse)
     console = Console(width=150)
-    runner = Runner(Results(tmp_path / "results.jsonl"))
+    runner = Runner()
     outcomes = list(run_all([GOLDEN, GOLDEN], runner, 2, console))
     assert [outcome.error for outcome in outcomes] == ["TargetError: sm_80 lacks N things"] * 2
     with console.capture() as captured:
@@ -95,8 +94,8 @@ def test_what_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert " 2       TargetError: sm_80 lacks N things  kernel.ir.json: sm_80 lacks 7 things; wait" in text
 
 
-def test_an_interruption_begins_nothing_new(tmp_path: Path) -> None:
-    runner = Runner(Results(tmp_path / "results.jsonl"), with_ptxas=False)
+def test_an_interruption_begins_nothing_new() -> None:
+    runner = Runner(with_ptxas=False)
     running = run_all([GOLDEN] * 100, runner, 1, Console(quiet=True))
     next(running)
     running.close()
