@@ -70,7 +70,7 @@ def _shared(self: Memory, array: Any, flat: Linear, nbytes: int) -> Mem:
     return Mem(self._slot(Sym(POOL if pool else array.name), flat.terms, inside, nbytes), 0)
 
 
-_GLOBAL: Callable[..., Mem] = Memory._global
+_GLOBAL: Callable[..., Mem] = Memory.global_address
 _SHARED: Callable[..., Mem] = Memory._shared
 
 
@@ -101,7 +101,7 @@ WITHOUT: dict[str, Without] = {
     "non-coherent loads": Without("all loads are coherent", ((Memory, "space", _coherent),)),
     "base plus offset": Without(
         "each access has an address of its own, all of the index on the buffer's pointer",
-        ((Memory, "_global", _global), (Memory, "_shared", _shared)),
+        ((Memory, "global_address", _global), (Memory, "_shared", _shared)),
     ),
     "32-bit indices": Without("indices are computed in 64 bits", ((Integers, "bits", lambda self, a: 64),)),
     "value ranges": Without(

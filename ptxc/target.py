@@ -89,7 +89,6 @@ class Target:
     #: The most shared memory that a kernel may declare with a size.
     max_shared_static: int = 48 * KIB
     max_threads_per_block: int = 1024
-    max_registers_per_thread: int = 255
     registers_per_sm: int = 64 * KIB
     #: A warp's registers are allocated in multiples of this.
     register_unit: int = 256

@@ -216,7 +216,7 @@ class Memory:
         if shared is not None:
             return self._shared(shared, flat, nbytes)
         self.buffer(name)
-        return self._global(self.pointers[name], flat, nbytes)
+        return self.global_address(self.pointers[name], flat, nbytes)
 
     def _shared(self, array: Smem, flat: Linear, nbytes: int) -> Mem:
         pool = self.signature.pool
@@ -250,7 +250,8 @@ class Memory:
         assert isinstance(register, Value)
         return register
 
-    def _global(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
+    def global_address(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
+        """The memory operand of what lies ``flat`` elements of ``nbytes`` after ``pointer``, a global address."""
         e = self.expressions
         natural = flat.constant >= 0
         if flat.terms:
@@ -311,11 +312,11 @@ class Memory:
             position = e.registers.add(self.starts[page.start], position)
         size = constant(page.page)
         entries[page.axis] = e.modulo(position, size)
-        table = self._global(self.pointers[name], e.divide(position, size), 8)
+        table = self.global_address(self.pointers[name], e.divide(position, size), 8)
         base = e.memoised(("page", table), lambda: self._load_pointer(table))
         shape = (*shape[: page.axis], page.page, *shape[page.axis + 1 :])
         offset = self._dynamic_index(entries, shape, _elements(shape) > INT_MAX)
-        return self._global(base, offset, self.type_of(name).nbytes)
+        return self.global_address(base, offset, self.type_of(name).nbytes)
 
     def _load_pointer(self, mem: Mem) -> Value:
         generic = self.builder.emit(opcodes.LD, ("global", "u64"), B64, (mem,), "page")

@@ -189,7 +189,7 @@ def zero_prologue(k: Lowering, stmt: ZeroPrologue, path: str) -> None:
     step = e.register(registers.scale(e.special("nctaid.x"), k.signature.threads), 32)
 
     def store(index: Linear) -> None:
-        mem = k.memory._global(pointer, index, 4)
+        mem = k.memory.global_address(pointer, index, 4)
         b.effect(opcodes.ST, ("global", "b32"), (mem, integer(B32, 0)))
 
     control.counted(k, start, constant(int(stmt.words)), step, store)
