@@ -202,18 +202,34 @@ def compile_kernel(
 
 def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer | None) -> CompiledKernel:
     """Compile one kernel, whatever is kept."""
+    with _faults_named("the frontend", node.op.name or node.node_id):
+        op = _with_buffers(node, graph)
+        hints, constants = graph.hints.to_dict(), _constants(graph)
+    return compile_op(op, node.node_id, hints, constants, options, observe)
+
+
+def compile_op(
+    op: KernelOp, node_id: str, hints: Mapping[str, Any], constants: Mapping[str, ConstantOp], options: Options,
+    observe: Observer | None = None, *, runtime: tuple[str, ...] | None = None,
+) -> CompiledKernel:  # fmt: skip
+    """Compile one kernel that knows its buffers: ``op.inputs`` and ``op.outputs`` hold their tensors.
+
+    ``hints`` are the graph's, ``constants`` its scalar constants by name; ``runtime`` is the order of the runtime
+    integers where another launcher decides it. Errors are those of :func:`compile_kernel`.
+    """
     from ptxc.codegen.ptx import suited_target
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
-    from ptxc.frontend.signature import check_shared, launch_of, signature_of
+    from ptxc.frontend.signature import check_shared, launch_of, signature_of, with_runtime
     from ptxc.passes.pipeline import BUILD, Clock
 
     target = parse_target(options.target)
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
 
     def build() -> tuple[Kernel, Launch]:
-        op = _with_buffers(node, graph)
-        signature = signature_of(op, node.node_id, graph.hints.to_dict(), _constants(graph))
+        signature = signature_of(op, node_id, hints, constants)
+        if runtime is not None:
+            signature = with_runtime(signature, runtime)
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
@@ -223,6 +239,7 @@ def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer
 
     with _without_garbage_collection():
         with _faults_named("the frontend", node.name):
+        with _faults_named("the frontend", op.name or node_id):
             clock = Clock(options.time_passes)
             kernel, launch = with_room(build)
             clock.lap(BUILD[1], kernel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from emmy.compiler.dim import spans_one_page
@@ -171,6 +171,16 @@ def signature_of(
         held=tuple(body.held),
         written_operands=not body.operands.isdisjoint(body.stored),
     )
+
+
+def with_runtime(signature: Signature, names: tuple[str, ...]) -> Signature:
+    """The signature with its runtime integers in another order. Raises InputError for other integers."""
+    if sorted(names) != sorted(signature.runtime):
+        what = f"the kernel takes the runtime integers {signature.runtime}, the launcher passes {names}"
+        raise InputError(what, hint="give the node as Emmy made it")
+    integers = {parameter.name: parameter for parameter in signature.parameters if parameter.role == "runtime"}
+    others = tuple(parameter for parameter in signature.parameters if parameter.role != "runtime")
+    return replace(signature, runtime=names, parameters=(*others, *(integers[name] for name in names)))
 
 
 def _buffers(op: KernelOp, body: _Body, constants: Mapping[str, ConstantOp]) -> dict[str, Buffer]:

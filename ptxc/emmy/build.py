@@ -1,0 +1,173 @@
+"""A kernel of Emmy's to PTX, and PTX to a cubin in Emmy's cache.
+
+The methods of :class:`Builder` take the places of Emmy's functions that :data:`ptxc.emmy.internals.REPLACED` lists;
+each has the parameters of the function that it stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import ptxc
+from ptxc.driver import Options, compile_op
+from ptxc.errors import ToolchainError, UsageError
+from ptxc.toolchain import assemble, find_ptxas
+
+if TYPE_CHECKING:
+    from emmy.compiler.ir.cuda.ir import CudaOp
+    from emmy.compiler.ir.kernel.ir import KernelOp
+    from emmy.compiler.tensor import Tensor
+
+#: What Emmy decides, not the caller of ``use_ptxc``.
+_EMMYS = ("target", "math", "fma", "stop_after")
+
+_TARGET = re.compile(r"^\.target (sm_\d+)([af]?)", re.MULTILINE)
+
+#: What the names of ptxc's cubins begin with. nvcc's are 40 hexadecimal digits alone.
+PREFIX = "ptxc-"
+
+
+def target_of(source: str) -> str:
+    """The target that a PTX text names; empty for a text that is no PTX."""
+    match = _TARGET.search(source)
+    return f"{match[1]}{match[2]}" if match else ""
+
+
+class Builder:
+    """Builds Emmy's kernels with ``options`` of ptxc's. Raises UsageError for such as there are not, or are Emmy's."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        for name in options:
+            if name in _EMMYS:
+                raise UsageError(f"{name} is for Emmy to say", hint="give its --target, FAST_MATH or EMMY_NVCC_FLAGS")
+            if name not in Options.__dataclass_fields__:
+                raise UsageError(f"there is no option {name!r}")
+        self._options = Options(**options)
+
+    # ------------------------------------------------------------------------------------------------ to PTX
+
+    def render(
+        self,
+        kernel_op: KernelOp,
+        tensors: Mapping[str, Tensor] | None = None,
+        shapes: object = None,
+        literal_constants: object = None,
+        runtime_args: Sequence[str] = (),
+        indirect_inputs: Sequence[str] = (),
+        paged_buffers: Sequence[tuple[str, int, int, str | None]] = (),
+        starts: Sequence[str] = (),
+    ) -> str:
+        """A kernel's PTX, with Emmy's order of runtime integers. Raises CompileError."""
+        if shapes or literal_constants:
+            raise UsageError("Emmy asks for a kernel without the types of its buffers, or with constants in its text")
+        hints = {
+            "cuda.indirect_inputs": [*indirect_inputs],
+            "cuda.paged_buffers": [[*entry] for entry in paged_buffers],
+        }
+        kernel = compile_op(kernel_op, kernel_op.name, hints, {}, self._options_now(), runtime=tuple(runtime_args))
+        return kernel.ptx
+
+    def _options_now(self) -> Options:
+        """The options, for the target and the arithmetic that Emmy is set to. Raises UsageError without a target."""
+        from emmy.compiler.backend.cuda.nvcc import effective_flags
+        from emmy.compiler.target import compute_capability
+
+        major, minor = compute_capability()
+        if not major:
+            raise UsageError("there is no GPU, and no target is given", hint="give Emmy's --target, such as sm_89")
+        flags = effective_flags()
+        fast = any(flag.lstrip("-") in ("use_fast_math", "use-fast-math") for flag in flags)
+        fused = not any(flag.lstrip("-") in ("fmad=false", "fmad=no", "fmad=0") for flag in flags)
+        return replace(self._options, target=f"sm_{major}{minor}", math="fast" if fast else "precise", fma=fused)
+
+    @staticmethod
+    def needs_own_features(op: CudaOp) -> bool:
+        """Whether a kernel must be assembled for ``sm_90a`` and its like: its text says so."""
+        return target_of(op.kernel_source)[-1:] in ("a", "f")
+
+    # ---------------------------------------------------------------------------------------------- to a cubin
+
+    @staticmethod
+    def tool() -> str | None:
+        """The assembler, where Emmy asks for nvcc; None where there is none."""
+        try:
+            return str(find_ptxas())
+        except ToolchainError:
+            return None
+
+    @staticmethod
+    def toolkit() -> str:
+        """What built a cubin, for Emmy's keys: this ptxc, and this ptxas."""
+        tool = Builder.tool()
+        return f"{PREFIX}{ptxc.__version__}-{_release(tool) if tool else '?'}"
+
+    @staticmethod
+    def key(source: str, name: str, arch: str) -> str:
+        """The name of a cubin in Emmy's cache, a function of all that decides its bytes; never one of nvcc's."""
+        from emmy.compiler.backend.cuda.nvcc import effective_flags
+
+        parts = (source, name, arch, Builder.toolkit(), *effective_flags())
+        return PREFIX + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+    @staticmethod
+    def compile_to_cubin(source: str, name: str, *, arch: str) -> Path:
+        """The cubin of a PTX text in Emmy's cache, assembled unless it is there; it appears there whole or not at all.
+
+        Raises what Emmy's function raises and its callers handle: RuntimeError where there is no ptxas, or the text
+        is CUDA, and subprocess.CalledProcessError where ptxas refuses it.
+        """
+        from emmy.compiler.backend.cuda.nvcc import cubin_cache_dir, effective_flags
+
+        if not target_of(source):
+            raise RuntimeError(f"kernel {name!r} was lowered to CUDA, outside of use_ptxc: lower it again inside")
+        if Builder.tool() is None:
+            raise RuntimeError("ptxas is unavailable: pip install nvidia-cuda-nvcc, or set PTXC_PTXAS")
+        folder = cubin_cache_dir()
+        cubin = folder / f"{Builder.key(source, name, arch)}.cubin"
+        if not cubin.exists():
+            try:
+                _publish(assemble(source, arch, options=[*_for_ptxas(effective_flags())]).cubin, cubin)
+            except ToolchainError as error:
+                _refuse(error, name)
+        return cubin
+
+
+def _refuse(error: ToolchainError, name: str) -> NoReturn:
+    """Raise what Emmy takes for a compiler that refuses a kernel."""
+    raise subprocess.CalledProcessError(1, ["ptxas", name], stderr=str(error).encode()) from error
+
+
+def _for_ptxas(flags: Sequence[str]) -> Iterator[str]:
+    """What flags of nvcc's hand to its assembler."""
+    for at, flag in enumerate(flags):
+        option, equals, value = flag.partition("=")
+        if option in ("-Xptxas", "--ptxas-options"):
+            yield from (value if equals else "".join(flags[at + 1 : at + 2])).split(",")
+
+
+def _publish(data: bytes, place: Path) -> None:
+    """Write a file so that nobody sees a part of it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+        whole = Path(folder, place.name)
+        whole.write_bytes(data)
+        os.replace(whole, place)
+
+
+@cache
+def _release(tool: str) -> str:
+    """A digest of what an assembler says of its version."""
+    try:
+        said = subprocess.run([tool, "--version"], check=True, capture_output=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        said = tool.encode()
+    return hashlib.sha256(said).hexdigest()[:12]
