@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ptxc.frontend.reader import KernelNode
     from ptxc.passes.pipeline import Clock, PassTime
+    from ptxc.plan import Plan
 
 
 #: Called with the rank and name of a pass, and the kernel after it.
@@ -31,7 +32,10 @@ Observer = Callable[[int, str, Kernel], None]
 
 
 #: How options are given, for errors.
-_EXAMPLES = {"target": "target='sm_90'", "ptx_version": "ptx_version='8.0'", "stop_after": "stop_after='cse'"}
+_EXAMPLES = {
+    "target": "target='sm_90'", "ptx_version": "ptx_version='8.0'", "stop_after": "stop_after='cse'",
+    "golden": "golden='golden.json'", "realization": "realization='matmul.square.512'",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,13 @@ class Options:
     stop_after: str = ""
     #: Check the IR after each pass.
     verify_each: bool = False
+    #: For a graph that is not Kernel IR yet: Emmy's knobs by name, which decide its schedule.
+    pins: Mapping[str, str] = field(default_factory=dict)
+    #: And a golden file of Emmy's, with the row in it whose recorded schedule to take.
+    golden: str = ""
+    realization: str = ""
+    #: And whether its operations are lowered one by one, each to a kernel, where Emmy would fuse what it can.
+    separate: bool = False
     #: Measure each step's CPU time. Reading that clock takes microseconds, which add up in a small kernel.
     time_passes: bool = False
     #: Keep the result, and take one that is kept (docs/cache.md). What watches the compilation never is.
@@ -61,15 +72,22 @@ class Options:
     def __post_init__(self) -> None:
         if self.math not in ("precise", "fast"):
             raise UsageError(f"there is no math mode {self.math!r}", hint="it is 'precise' or 'fast'")
-        for name in ("target", "ptx_version", "stop_after"):
+        for name in ("target", "ptx_version", "stop_after", "golden", "realization"):
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise UsageError(f"{name} is a str, not {value!r}", hint=f"as in {_EXAMPLES[name]}")
         if self.opt not in (0, 1, 2):
             raise UsageError(f"there is no optimisation level {self.opt!r}", hint="it is 0, 1 or 2")
+        if not isinstance(self.pins, Mapping) or not all(isinstance(text, str) for text in self.pins):
+            raise UsageError(f"pins is a mapping of names, not {self.pins!r}", hint="as in pins={'TILE': 'n16/u2x4'}")
         names = self.disable
         if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
             raise UsageError(f"disable is a tuple of passes' names, not {names!r}", hint="as in disable=('cse',)")
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether something is said of how a graph becomes kernels."""
+        return bool(self.pins or self.golden or self.realization or self.separate)
 
     def is_kept(self, observe: Observer | None = None) -> bool:
         """Whether the result may come from the store: not where someone watches how it is made, or times that."""
@@ -110,35 +128,45 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CompiledModule:
-    """All kernels of a graph in one PTX text."""
+    """All kernels of a graph in one PTX text, and how to launch them; ``plan`` is None where there is no text."""
 
     ptx: str
     kernels: tuple[CompiledKernel, ...]
+    plan: Plan | None = None
 
 
 def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> list[CompiledKernel]:
     """Compile every kernel of a graph, each to a PTX module of its own.
 
     ``source`` is Emmy's ``Graph``, a path (``-`` is standard input), an open binary file or the mapping that JSON
-    gave; ``options`` are the fields of :class:`Options`. ``observe(rank, name, kernel)`` sees each kernel after each
-    pass. Raises CompileError (:mod:`ptxc.errors`) for what cannot be compiled.
+    gave, of any of Emmy's stages before CUDA: what is not Kernel IR goes through Emmy's passes first. None stands for
+    the graph of the options ``golden`` and ``realization``. ``options`` are the fields of :class:`Options`.
+    ``observe(rank, name, kernel)`` sees each kernel after each pass. Raises CompileError (:mod:`ptxc.errors`) for what
+    cannot be compiled.
     """
     from ptxc.frontend.reader import kernel_nodes
     from ptxc.store.kernels import KernelFile
 
     chosen = _options(options)
-    if chosen.is_kept(observe) and isinstance(source, str | os.PathLike) and os.path.isfile(source):
+    is_file = isinstance(source, str | os.PathLike) and os.path.isfile(source)
+    if is_file and chosen.is_kept(observe) and not chosen.has_schedule:
         file = KernelFile(source, chosen.cache)
-        return [file.compile(index, chosen) for index in range(len(file.kernels))]
-    graph = graph_of(source)
+        if file.kernels:  # else it is of a stage before
+            return [file.compile(index, chosen) for index in range(len(file.kernels))]
+    graph = kernels_of(None if source is None else graph_of(source), chosen)
     return [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
 
 
 def compile_module(source: Any, *, observe: Observer | None = None, **options: Any) -> CompiledModule:
     """Compile every kernel of a graph into one PTX module. Arguments and errors are those of :func:`compile`."""
+    from ptxc.frontend.reader import kernel_nodes
+    from ptxc.plan import plan_of
+
     chosen = _options(options)
-    kernels = compile(source, observe=observe, **options)
-    return CompiledModule(link(kernels, chosen), tuple(kernels))
+    graph = kernels_of(None if source is None else graph_of(source), chosen)
+    kernels = [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
+    ptx = link(kernels, chosen)
+    return CompiledModule(ptx, tuple(kernels), plan_of(graph, kernels) if ptx else None)
 
 
 _HINT_APART = "compile them to a file each: --split, or in Python ptxc.compile"
@@ -186,6 +214,15 @@ def graph_of(source: Any) -> Graph:
     if isinstance(source, str) and re.match(r'\s*\{\s*"', source) and not os.path.exists(source):
         raise InputError("the source is JSON text, where a path is expected", hint="give json.loads of the text")
     return read_graph(source)
+
+
+def kernels_of(graph: Graph | None, options: Options) -> Graph:
+    """The Kernel IR of a graph of any stage, by Emmy's passes where it is of an earlier one; see
+    :func:`ptxc.frontend.stages.kernel_graph` for the errors."""
+    from ptxc.frontend.stages import Schedule, kernel_graph
+
+    schedule = Schedule(options.pins, options.golden, options.realization, options.separate)
+    return kernel_graph(graph, schedule, options.target)
 
 
 def compile_kernel(

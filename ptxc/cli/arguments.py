@@ -93,11 +93,13 @@ def add_sources(parser: Parser, what: str) -> None:
     parser.add_argument("sources", nargs="*", metavar="FILE", help=what)
 
 
-def require_sources(sources: Sequence[str]) -> None:
-    """Raise UsageError where there is no file, or standard input twice."""
-    if not sources:
+def require_sources(args: argparse.Namespace) -> None:
+    """Raise UsageError where there is no file, or standard input twice; a golden file stands for what it records."""
+    if not args.sources and args.golden:
+        args.sources = [args.golden]
+    if not args.sources:
         raise UsageError("no file is given", hint="name a file of Kernel IR, or - for standard input")
-    if sources.count("-") > 1:
+    if args.sources.count("-") > 1:
         raise UsageError("standard input is given twice", hint="give - once")
 
 
@@ -128,6 +130,27 @@ def add_cache_option(parser: argparse._ActionsContainer) -> None:
         action="store_true",
         help="make everything anew and keep nothing (see `ptxc cache`)",
     )
+
+
+def add_schedule_options(parser: Parser) -> None:
+    """How a graph that is not Kernel IR yet becomes kernels."""
+    group = parser.add_argument_group("schedule (of a graph that is not Kernel IR yet; docs/emmy.md)")
+    group.add_argument(
+        "--golden",
+        type=path_name,
+        metavar="JSON",
+        help="Emmy's golden file; without FILE, what it is about",
+    )
+    group.add_argument("--realization", default="", metavar="NAME", help="the row in it whose schedule to take")
+    group.add_argument(
+        "--pins",
+        type=_pin,
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE",
+        help="pin one of Emmy's knobs; may be given several times",
+    )
+    group.add_argument("--separate", action="store_true", help="lower operations one by one, each to a kernel")
 
 
 def add_pass_options(parser: Parser) -> argparse._ArgumentGroup:
@@ -171,6 +194,10 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "opt": int(args.opt),
         "disable": tuple(args.disable),
         "stop_after": stop_after,
+        "pins": dict(getattr(args, "pins", ())),
+        "golden": getattr(args, "golden", None) or "",
+        "realization": getattr(args, "realization", ""),
+        "separate": getattr(args, "separate", False),
         "verify_each": args.verify_each,
         "time_passes": args.time_passes,
         "cache": not args.no_cache and getattr(args, "emit", None) != "ir",  # the store has no IR
@@ -187,6 +214,13 @@ def path_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text
+
+
+def _pin(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no pin; give KNOB=VALUE, such as TILE=n16/u2x4")
+    return name, value
 
 
 def _target(text: str) -> str:

@@ -9,6 +9,7 @@ from ptxc.cli.arguments import (
     add_cache_option,
     add_code_options,
     add_pass_options,
+    add_schedule_options,
     add_sources,
     examples,
     require_sources,
@@ -38,13 +39,14 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run)
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
     add_code_options(parser)
+    add_schedule_options(parser)
     add_pass_options(parser)
     add_cache_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile all files; the exit status is that of the worst."""
-    require_sources(args.sources)
+    require_sources(args)
     from ptxc.cli.session import compile_all
 
     return compile_all(args, "checking")

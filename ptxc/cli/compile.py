@@ -13,6 +13,7 @@ from ptxc.cli.arguments import (
     add_cache_option,
     add_code_options,
     add_pass_options,
+    add_schedule_options,
     add_sources,
     examples,
     options_of,
@@ -33,14 +34,16 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Compiles kernels to PTX, which goes to standard output unless -o names a file.
 
-FILE is the JSON of a graph of Emmy's Kernel IR (Graph.to_dict()), plain or gzip, or - for standard input. The kernels
-of a graph become the entries of one PTX module. Several files go to a folder, -o DIR: a/k.ir.json and b/k.ir.json
-become DIR/a/k.ptx and DIR/b/k.ptx, files of one folder DIR/k.ptx. All are compiled, even if one fails."""
+FILE is the JSON of a graph of Emmy's Kernel IR (Graph.to_dict()), plain or gzip, or - for standard input; a graph of an
+earlier stage, a traced program too (Graph.to_wire()), goes through Emmy's passes first. The kernels of a graph become
+the entries of one PTX module. Several files go to a folder, -o DIR: a/k.ir.json and b/k.ir.json become DIR/a/k.ptx and
+DIR/b/k.ptx, files of one folder DIR/k.ptx. All are compiled, even if one fails."""
 
 _EXAMPLES = (
     ("ptxc compile k.ir.json -o k.ptx --launch-json k.json", "the kernel, and how to launch it"),
     ("ptxc compile k.ir.json --target sm_90 --assemble", "registers, spills and memory, from ptxas"),
     ("ptxc compile kernels/*.json -o out", "many, in one process"),
+    ("ptxc compile --golden G.json --realization NAME", "a schedule that Emmy has recorded"),
     ("ptxc compile k.ir.json --dump-dir dumps", "dumps/10-build.ir, ..., dumps/out.ptx"),
     ("ptxc compile k.ir.json --dump-changed >/dev/null", "what each pass changed"),
     ("ptxc compile dumps/50-simplify.ir --start-at cse", "the rest of the passes, after an edit"),
@@ -86,6 +89,7 @@ def add(commands: Commands) -> None:
     )
 
     add_code_options(parser)
+    add_schedule_options(parser)
     passes = add_pass_options(parser)
     passes.add_argument("--stop-after", default="", metavar="PASS", help="stop there, and print the IR")
     passes.add_argument("--start-at", default="", metavar="PASS", help="start there: FILE is IR, from a dump")
@@ -113,7 +117,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile all files; the exit status is that of the worst."""
-    require_sources(args.sources)
+    require_sources(args)
     plan = _Plan(args)
     from ptxc.cli.session import compile_all
 
@@ -219,7 +223,12 @@ class _Plan:
         if self.launch is not None:
             from ptxc.cli.dumps import launch_json
 
-            contents.append((self._launch_place(source, self.launch), launch_json(kernels)))
+            contents.append(
+                (
+                    self._launch_place(source, self.launch),
+                    launch_json(kernels, source.graph if len(kernels) > 1 else None),
+                )
+            )
         write_all(contents)
         for report in reports:
             say(report)

@@ -6,12 +6,15 @@ import difflib
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxc.cli.files import keep_inputs, make_folder, write
 from ptxc.cli.messages import say
 from ptxc.driver import CompiledKernel
 from ptxc.ir.kernel import Kernel
+
+if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
 
 ALL = "all"
 
@@ -89,14 +92,23 @@ def _difference(label: str, before: str, old: str, after: str, new: str) -> str:
     return "\n".join(lines)
 
 
-def launch_json(kernels: Sequence[CompiledKernel]) -> str:
-    """The launch descriptions of kernels, in their order: what ``docs/launch.md`` explains."""
-    described = [
-        {"name": kernel.name, "target": kernel.target, **kernel.launch.to_dict()}
-        for kernel in kernels
-        if kernel.launch is not None
-    ]
-    return _json({"kernels": described}) + "\n"
+def launch_json(kernels: Sequence[CompiledKernel], graph: Graph | None = None) -> str:
+    """The launch descriptions of kernels: what ``docs/launch.md`` explains.
+
+    Of several kernels of a ``graph`` it is the plan: they are in the order of their launches, and buffers are listed.
+    """
+    from ptxc.plan import plan_of
+
+    targets = {kernel.name: kernel.target for kernel in kernels}
+    if graph is not None and len(kernels) > 1:
+        described = plan_of(graph, kernels).to_dict()
+    else:
+        launches = [(kernel.name, kernel.launch) for kernel in kernels if kernel.launch is not None]
+        described = {"kernels": [{"name": name, **launch.to_dict()} for name, launch in launches]}
+    for at, kernel in enumerate(described["kernels"]):
+        name = kernel.pop("name")
+        described["kernels"][at] = {"name": name, "target": targets[name], **kernel}
+    return _json(described) + "\n"
 
 
 def _json(value: Any, indent: str = "") -> str:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     sys.argv = ["emmy", *args.arguments]
     try:
         with use_ptxc():
-            main()
+            main()  # type: ignore[no-untyped-call]
     except SystemExit as end:
         if isinstance(end.code, str):
             say(end.code)

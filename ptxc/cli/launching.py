@@ -145,7 +145,7 @@ def _checks(text: str) -> frozenset[str]:
 
 def one_source(args: argparse.Namespace) -> None:
     """Raise UsageError unless there is one file."""
-    require_sources(args.sources)
+    require_sources(args)
     if len(args.sources) > 1:
         raise UsageError(f"{len(args.sources)} files are given", hint="give one; a graph may hold several kernels")
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
-from ptxc.cli.arguments import Commands, add_cache_option, add_choice_of_passes, add_code_options, add_sources, examples
+from ptxc.cli.arguments import (
+    Commands,
+    add_cache_option,
+    add_choice_of_passes,
+    add_code_options,
+    add_schedule_options,
+    add_sources,
+    examples,
+)
 from ptxc.cli.files import STDIO, show, write
 from ptxc.cli.messages import say
 from ptxc.errors import UsageError
@@ -63,6 +71,7 @@ def add(commands: Commands) -> None:
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--supported", action="store_true", help="list the instructions that the device executes")
     add_code_options(parser)
+    add_schedule_options(parser)
     add_choice_of_passes(parser)
     add_cache_option(parser)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from ptxc.cli.arguments import (
     add_cache_option,
     add_choice_of_passes,
     add_code_options,
+    add_schedule_options,
     add_sources,
     examples,
 )
@@ -75,13 +75,14 @@ def add(commands: Commands) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
+    add_schedule_options(parser)
     add_choice_of_passes(parser)
     add_cache_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compute, compare, report."""
-    from ptxc.reference.emmy import nvcc_options
+    from ptxc.reference.emmy import is_program, nvcc_options
     from ptxc.reference.verification import PTXC, Verification
 
     launching.one_source(args)
@@ -103,11 +104,13 @@ def run(args: argparse.Namespace) -> int:
     verification = Verification(problem, launching.tolerance_of(args, problem), settings, runner, gpu)
     if args.program is not None:
         _evaluate_program(verification, args.program)
+    elif source.program is not None and is_program(source.program):
+        verification.evaluate_graph(source.program)
     else:
-        verification.evaluate(_graph(source), program.steps)
+        verification.evaluate(source.graph, program.steps)
     launching.note_empty(verification.execute(PTXC, program.texts, program.steps))
     if not args.no_nvcc:
-        verification.compile_with_nvcc(_graph(source), program.target, nvcc_options(source.options))
+        verification.compile_with_nvcc(source.graph, program.target, nvcc_options(source.options))
     verification.check()
     listings = {who: programs[who].listing() for who in {found.who for found in verification.findings}}
     show((_json if args.json else _text)(verification, listings))
@@ -158,9 +161,3 @@ def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
         "findings": found,
     }
     return dumps(report)
-
-
-def _graph(source: Source) -> Graph:
-    from ptxc.driver import graph_of
-
-    return graph_of(io.BytesIO(source.data) if source.flows else source.given)

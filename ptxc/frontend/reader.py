@@ -2,12 +2,15 @@
 
 The input is the JSON of Emmy's ``Graph.to_dict()``, in which statements are Python reprs in strings.
 ``Graph.from_dict`` hands those to ``eval``; here :mod:`ptxc.frontend.reprs` reads them, and every field of every
-node is held against what Emmy's class takes. The graph is the one that ``Graph.from_dict`` makes, except that
+node is held against what Emmy's class takes. Graphs may be of any stage before CUDA. The graph is the one that
+``Graph.from_dict`` makes, except that
 
 - a composite dimension, ``"(((seq_len + 63) / 64) * 64)"``, is the expression it spells, where Emmy makes a
   variable of that name;
 - every statement of Kernel IR can be read, ``FlatIndex`` and ``ZeroPrologue`` among them;
 - text becomes a term only where a field takes a term, not wherever it looks like one.
+
+The JSON of ``Graph.to_wire()``, in which Emmy stores programs, is read by Emmy itself, which evaluates nothing there.
 
 A file may be hostile: its size, its depth and the work that it causes are bounded by the constants of this
 module, :mod:`ptxc.frontend.jsonfile` and :mod:`ptxc.frontend.reprs`, and whatever is wrong becomes an InputError
@@ -41,7 +44,7 @@ from ptxc.frontend.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from emmy.compiler.graph import Graph
+    from emmy.compiler.graph import Graph, Node
     from emmy.compiler.ir.kernel.ir import KernelOp
     from emmy.compiler.tensor import Tensor
 
@@ -54,7 +57,8 @@ MAX_RANK = 64
 _NODE_WORK, _VALUE_WORK, _DIM_WORK = 500, 50, 20
 
 _HINT_DUMP = "give the JSON of Emmy's Graph.to_dict(), unchanged"
-_HINT_STAGE = "give the graph that Emmy dumps (EMMY_DUMP_DIR) after its lowering/kernel passes"
+_HINT_STAGE = "give the graph that Emmy dumps (EMMY_DUMP_DIR) after its lowering/kernel passes, or of a stage before"
+_HINT_WIRE = "give the JSON of Emmy's Graph.to_wire(), unchanged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ def read_graph(source: str | os.PathLike[str] | BinaryIO | Mapping[str, Any]) ->
     """Emmy's graph from a path, ``-`` for standard input, a binary file, or the mapping that JSON gave.
 
     Files are plain or gzip, told apart by their first bytes. Raises InputError for what is unreadable, no graph,
-    inconsistent or beyond a bound, and UnsupportedError for a graph that is not at the Kernel IR stage. Both
-    name the file and the JSON path.
+    inconsistent or beyond a bound, and UnsupportedError for a graph that Emmy has lowered to CUDA, or without anything
+    to compute. Both name the file and the JSON path.
     """
     if isinstance(source, Mapping):
         return _build(source)
@@ -93,6 +97,13 @@ def kernel_nodes(graph: Graph) -> list[KernelNode]:
     return [KernelNode(nid, node.op) for nid, node in graph.nodes.items() if isinstance(node.op, KernelOp)]
 
 
+def computing_nodes(graph: Graph) -> list[Node[Any]]:
+    """The nodes of a graph that are neither an input nor a constant."""
+    from emmy.compiler.ir.base import ConstantOp, InputOp
+
+    return [node for node in graph.nodes.values() if not isinstance(node.op, InputOp | ConstantOp)]
+
+
 def _build(value: Any) -> Graph:
     """The graph that a JSON value describes.
 
@@ -100,12 +111,12 @@ def _build(value: Any) -> Graph:
     level; a kernel too deep for that is read once more with room for it.
     """
     try:
-        return _kernel_graph(value)
+        return _checked_graph(value)
     except RecursionError:
         pass
     try:
         with _room_for_recursion():
-            return _kernel_graph(value)
+            return _checked_graph(value)
     except RecursionError as error:
         raise InputError("the graph nests too deeply", hint=_HINT_DUMP) from error
 
@@ -125,21 +136,54 @@ def _room_for_recursion() -> Iterator[None]:
             sys.setrecursionlimit(limit)
 
 
-def _kernel_graph(value: Any) -> Graph:
-    """The graph of a file: at least one kernel, and names that PTX can carry."""
-    graph = _GraphReader().graph(value, "", 0)
-    kernels = kernel_nodes(graph)
-    if not kernels:
+def _checked_graph(value: Any) -> Graph:
+    """The graph of a file: something to compute, and where that is kernels, names that PTX can carry."""
+    is_wire = isinstance(value, Mapping) and isinstance(value.get("nodes"), list)
+    graph = read_wire(value) if is_wire else _GraphReader().graph(value, "", 0)
+    if not computing_nodes(graph):
         ops = sorted({type(node.op).__name__ for node in graph.nodes.values()})
         raise UnsupportedError(f"no node holds a KernelOp, only {', '.join(ops[:5]) or 'nothing'}", hint=_HINT_STAGE)
+    if kernel_nodes(graph):
+        check_names(graph)
+    return graph
+
+
+def check_names(graph: Graph) -> None:
+    """Raise InputError for a kernel or a buffer of a graph of kernels that PTX cannot name so."""
     named = [(node.id, name) for node in graph.nodes.values() for name in node.buffer_names()]
-    named += [(kernel.node_id, kernel.op.name) for kernel in kernels if kernel.op.name]
+    named += [(kernel.node_id, kernel.op.name) for kernel in kernel_nodes(graph) if kernel.op.name]
     for node_id, name in named:
         if not IDENTIFIER.fullmatch(name):
             hint = "kernels and their parameters carry these names in PTX"
             place = _member("nodes", node_id)
             raise InputError(f"the name {shown(name)} is no C identifier", hint=hint, statement=place)
+
+
+def read_wire(value: Any) -> Graph:
+    """Emmy's graph from its wire form, whose elementwise operations are held against those that there are.
+
+    Raises InputError for what is none. Emmy resolves an operation's name to any attribute of numpy.
+    """
+    from emmy.compiler.graph import Graph
+    from emmy.compiler.wire import rewrite
+
+    try:
+        graph = Graph.from_wire(value)
+        for node in graph.nodes.values():
+            rewrite(node.op, _known_operation)
+    except Refusal as refusal:
+        raise InputError(f"{refusal}", hint=_HINT_WIRE) from refusal
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"this is no program of Emmy's: {str(error)[:200]}", hint=_HINT_WIRE) from error
     return graph
+
+
+def _known_operation(value: object) -> None:
+    """Raise Refusal for an elementwise operation that there is not; look into everything else."""
+    from emmy.compiler.ir.elementwise import ElementwiseImpl
+
+    if isinstance(value, ElementwiseImpl):
+        elementwise(value.name)
 
 
 @dataclass(slots=True)
@@ -202,8 +246,8 @@ class _GraphReader:
         cls = op_class(name) if isinstance(name, str) else None
         if cls is None:
             raise _wrong(f"Emmy has no operation {shown(name)}", path)
-        if cls.dialect not in (None, "kernel"):
-            what = f"{cls.__name__} is of Emmy's {cls.dialect} stage, and ptxc compiles Kernel IR"
+        if cls.dialect == "cuda":
+            what = f"{cls.__name__} is of Emmy's CUDA stage, and ptxc compiles Kernel IR"
             raise UnsupportedError(what, hint=_HINT_STAGE, statement=path)
         maker = constructor_of(cls)
         values = {}

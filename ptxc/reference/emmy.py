@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
+from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
 from ptxc.reference.steps import Step, in_order
@@ -206,15 +207,29 @@ def _nvcc(source: str, arch: str, form: str, options: Sequence[str]) -> tuple[by
 def evaluate_program(text: str | bytes, problem: Problem) -> dict[str, Array]:
     """What a program in Emmy's wire form computes, in float64, by each operation's own NumPy form.
 
-    Raises InputError for what is no program or has inputs that the kernels do not have.
+    Every buffer that an operation writes is in it. Raises InputError for what is no program or has inputs that the
+    kernels do not have.
     """
-    from emmy.compiler.graph import Graph
-
     try:
-        graph = Graph.from_wire(_bound(json.loads(text), problem.integers))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         hint = "give the wire form of the frontend program, Graph.to_wire()"
         raise InputError(f"this is no program of Emmy's: {error}", hint=hint) from error
+    return _evaluated(value, problem)
+
+
+def evaluate_graph(graph: Graph, problem: Problem) -> dict[str, Array]:
+    """The same of a program that is a graph (:func:`is_program`)."""
+    return _evaluated(graph.to_wire(), problem)
+
+
+def is_program(graph: Graph) -> bool:
+    """Whether all operations of a graph have a NumPy form: those of Emmy's frontend and tensor stages."""
+    return all(node.op.dialect is None for node in graph.nodes.values())
+
+
+def _evaluated(wire: Any, problem: Problem) -> dict[str, Array]:
+    graph = read_wire(_bound(wire, problem.integers))
     try:
         with np.errstate(all="ignore"):
             return _walk(graph, problem)
@@ -251,7 +266,8 @@ def _walk(graph: Graph, problem: Problem) -> dict[str, Array]:
                 whole = tensor.dtype.np.kind in "iub" and tensor.dtype.name != "bf16"
                 array = np.asarray(result, tensor.dtype.np if whole else np.float64)
                 values[name] = array.reshape(shape) if math.prod(shape) == array.size else array
-    return {name: values[name] for name in graph.outputs}
+    inputs = {node_id for node_id, node in graph.nodes.items() if isinstance(node.op, InputOp | ConstantOp)}
+    return {name: value for name, value in values.items() if name not in inputs}
 
 
 def _constant(op: ConstantOp, problem: Problem) -> Array:

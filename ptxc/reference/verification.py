@@ -76,7 +76,14 @@ class Verification:
 
     def evaluate_program(self, wire: bytes) -> None:
         """What the program means that the kernels compute. Raises CompileError."""
-        values = emmy.evaluate_program(wire, self.problem)
+        self._answer_with(emmy.evaluate_program(wire, self.problem))
+
+    def evaluate_graph(self, program: Graph) -> None:
+        """What a program means that was lowered to the kernels. Raises CompileError."""
+        self._answer_with(emmy.evaluate_graph(program, self.problem))
+
+    def _answer_with(self, values: Mapping[str, Array]) -> None:
+        """The values of a program as the reference, for all that the kernels write."""
         written = [buffer.name for buffer in self.problem.written]
         if not values.keys() & set(written):
             what = f"the program computes {', '.join(values)}, the kernels write {', '.join(written)}"
