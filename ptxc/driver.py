@@ -221,7 +221,7 @@ def kernels_of(graph: Graph | None, options: Options) -> Graph:
     :func:`ptxc.frontend.stages.kernel_graph` for the errors."""
     from ptxc.frontend.stages import Schedule, kernel_graph
 
-    schedule = Schedule(options.pins, options.golden, options.realization, options.separate)
+    schedule = Schedule(options.pins, options.math == "fast", options.golden, options.realization, options.separate)
     return kernel_graph(graph, schedule, options.target)
 
 

@@ -2,7 +2,7 @@
 
 The input is the JSON of Emmy's ``Graph.to_dict()``, in which statements are Python reprs in strings.
 ``Graph.from_dict`` hands those to ``eval``; here :mod:`ptxc.frontend.reprs` reads them, and every field of every
-node is held against what Emmy's class takes. Graphs may be of any stage before CUDA. The graph is the one that
+node is held against what Emmy's class takes. Graphs may be of any stage but tiles and CUDA. The graph is the one that
 ``Graph.from_dict`` makes, except that
 
 - a composite dimension, ``"(((seq_len + 63) / 64) * 64)"``, is the expression it spells, where Emmy makes a
@@ -249,6 +249,9 @@ class _GraphReader:
         if cls.dialect == "cuda":
             what = f"{cls.__name__} is of Emmy's CUDA stage, and ptxc compiles Kernel IR"
             raise UnsupportedError(what, hint=_HINT_STAGE, statement=path)
+        if cls.dialect == "tile":
+            hint = "give the graph of a stage before, or in Python the Graph itself"
+            raise UnsupportedError("graphs of Emmy's tile stage are not read from files", hint=hint, statement=path)
         maker = constructor_of(cls)
         values = {}
         for key, value in _mapping(fields, path).items():

@@ -35,6 +35,8 @@ class Schedule:
 
     #: Emmy's knobs, by their names: ``{"TILE": "n16/u2x4"}``.
     pins: Mapping[str, str] = field(default_factory=dict)
+    #: Whether Emmy may trade precision for speed (its FAST_MATH) where neither a pin nor a row says.
+    fast: bool = False
     #: A golden file of Emmy's and the row in it whose schedule is to be taken.
     golden: str = ""
     realization: str = ""
@@ -60,7 +62,7 @@ def kernel_graph(graph: Graph | None, schedule: Schedule, target: str) -> Graph:
         if recorded is None:
             raise UsageError("there is no graph", hint="give one, or a golden file and a realization")
         graph = recorded.graph()
-    pins = {**(recorded.pins if recorded is not None else {}), **schedule.pins}
+    pins = {"FAST_MATH": int(schedule.fast), **(recorded.pins if recorded is not None else {}), **schedule.pins}
     with _failing_passes(), _emmys(target, pins):
         lowered = separated(graph, target) if schedule.separate else _through_passes(graph, target)
     _check_pins(schedule.pins, lowered)
