@@ -153,7 +153,7 @@ def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> 
         file = KernelFile(source, chosen.cache)
         if file.kernels:  # else it is of a stage before
             return [file.compile(index, chosen) for index in range(len(file.kernels))]
-    graph = kernels_of(None if source is None else graph_of(source), chosen)
+    graph = _kernels_of_source(source, chosen)
     return [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
 
 
@@ -163,7 +163,7 @@ def compile_module(source: Any, *, observe: Observer | None = None, **options: A
     from ptxc.plan import plan_of
 
     chosen = _options(options)
-    graph = kernels_of(None if source is None else graph_of(source), chosen)
+    graph = _kernels_of_source(source, chosen)
     kernels = [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
     ptx = link(kernels, chosen)
     return CompiledModule(ptx, tuple(kernels), plan_of(graph, kernels) if ptx else None)
@@ -214,6 +214,10 @@ def graph_of(source: Any) -> Graph:
     if isinstance(source, str) and re.match(r'\s*\{\s*"', source) and not os.path.exists(source):
         raise InputError("the source is JSON text, where a path is expected", hint="give json.loads of the text")
     return read_graph(source)
+
+
+def _kernels_of_source(source: Any, options: Options) -> Graph:
+    return kernels_of(None if source is None and options.golden else graph_of(source), options)
 
 
 def kernels_of(graph: Graph | None, options: Options) -> Graph:

@@ -16,7 +16,7 @@ Prints a script that completes ptxc's commands, options, targets, passes and fil
   tcsh   ptxc completion tcsh >> ~/.tcshrc"""
 
 #: What takes a file or folder.
-_FILES = ("sources", "output", "launch_json", "inputs", "expect", "launch", "program", "figures", "picture")
+_FILES = ("sources", "output", "launch_json", "inputs", "expect", "launch", "program", "golden", "figures", "picture")
 _FOLDERS = ("dump_dir",)
 
 

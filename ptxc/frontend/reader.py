@@ -246,12 +246,9 @@ class _GraphReader:
         cls = op_class(name) if isinstance(name, str) else None
         if cls is None:
             raise _wrong(f"Emmy has no operation {shown(name)}", path)
-        if cls.dialect == "cuda":
-            what = f"{cls.__name__} is of Emmy's CUDA stage, and ptxc compiles Kernel IR"
+        if cls.dialect in ("tile", "cuda"):
+            what = f"{cls.__name__} is of Emmy's {cls.dialect} stage, which is not read from a file"
             raise UnsupportedError(what, hint=_HINT_STAGE, statement=path)
-        if cls.dialect == "tile":
-            hint = "give the graph of a stage before, or in Python the Graph itself"
-            raise UnsupportedError("graphs of Emmy's tile stage are not read from files", hint=hint, statement=path)
         maker = constructor_of(cls)
         values = {}
         for key, value in _mapping(fields, path).items():
