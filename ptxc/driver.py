@@ -279,7 +279,6 @@ def compile_op(
         return kernel, launch_of(signature)
 
     with _without_garbage_collection():
-        with _faults_named("the frontend", node.name):
         with _faults_named("the frontend", op.name or node_id):
             clock = Clock(options.time_passes)
             kernel, launch = with_room(build)

@@ -7,7 +7,7 @@ import sys
 
 from ptxc.cli.arguments import Commands, examples
 from ptxc.cli.messages import say
-from ptxc.errors import UsageError
+from ptxc.errors import CompileError, UnsupportedError, UsageError
 
 _DESCRIPTION = """\
 Runs Emmy's command line as `emmy ARGUMENT...` does, but its CUDA backend builds kernels with ptxc and ptxas: nvcc is
@@ -49,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with use_ptxc():
             main()  # type: ignore[no-untyped-call]
+    except CompileError:
+        raise
+    except Exception as error:  # Emmy raises whatever is at hand
+        raise UnsupportedError(f"Emmy fails: {type(error).__name__}: {str(error)[:500]}") from error
     except SystemExit as end:
         if isinstance(end.code, str):
             say(end.code)

@@ -23,10 +23,7 @@ from ptxc.cli.messages import table
 from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
-    from emmy.compiler.graph import Graph
-
     from ptxc.cli.results import Listing
-    from ptxc.cli.sources import Source
     from ptxc.reference.buffers import Array
     from ptxc.reference.execution import Launched
     from ptxc.reference.steps import Step

@@ -86,6 +86,10 @@ def compare_file(path: Path, options: Options, kept: Store) -> list[Comparison]:
     try:
         graph = graph_of(io.BytesIO(data))
         nodes = list(kernel_nodes(graph))
+        if not nodes:
+            raise InputError(
+                "the graph is not Kernel IR yet", hint="compare what Emmy's lowering/kernel passes make of it"
+            )
     except CompileError as error:
         error.at(file=str(path))
         raise

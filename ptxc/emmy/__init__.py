@@ -15,15 +15,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxc.emmy.internals import Replacement
 
 __all__ = ["use_ptxc"]
 
 _lock = threading.RLock()
-#: The uses that are entered and not left, each with its options; all of them have the same.
+#: The options of each use that is entered and not left; all have the same.
 _uses: list[dict[str, Any]] = []
+#: What is in Emmy's place meanwhile, one entry or none.
+_installed: list[Replacement] = []
 
 
 @contextmanager
@@ -44,8 +49,9 @@ def use_ptxc(**options: Any) -> Iterator[None]:
         if _uses and _uses[0] != options:
             raise UsageError(f"use_ptxc is in use with the options {_uses[0]}", hint="give the same, or leave it first")
         if not _uses:
-            _installed.append(Replacement(Builder(options)))
-            _installed[0].install()
+            replacement = Replacement(Builder(options))
+            replacement.install()
+            _installed.append(replacement)
         _uses.append(options)
     try:
         yield
@@ -54,7 +60,3 @@ def use_ptxc(**options: Any) -> Iterator[None]:
             _uses.pop()
             if not _uses:
                 _installed.pop().restore()
-
-
-#: What stands in Emmy's place while there are uses.
-_installed: list[Any] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from emmy.compiler.tensor import Tensor
 
 #: What Emmy decides, not the caller of ``use_ptxc``.
-_EMMYS = ("target", "math", "fma", "stop_after")
+_EMMYS = ("target", "math", "fma", "pins", "golden", "realization", "separate", "stop_after")
 
 _TARGET = re.compile(r"^\.target (sm_\d+)([af]?)", re.MULTILINE)
 
@@ -48,7 +48,9 @@ class Builder:
     def __init__(self, options: Mapping[str, Any]) -> None:
         for name in options:
             if name in _EMMYS:
-                raise UsageError(f"{name} is for Emmy to say", hint="give its --target, FAST_MATH or EMMY_NVCC_FLAGS")
+                raise UsageError(
+                    f"{name} is not for ptxc to say", hint="use Emmy's --target, FAST_MATH, EMMY_NVCC_FLAGS"
+                )
             if name not in Options.__dataclass_fields__:
                 raise UsageError(f"there is no option {name!r}")
         self._options = Options(**options)
