@@ -12,9 +12,11 @@ from typing import Any
 
 import emmy
 import pytest
+from emmy.compiler.dim import Dim
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir.base import InputOp
 from emmy.compiler.ir.cuda.ir import CudaOp
+from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.frontend.ir import LinearOp, ReshapeOp, RmsNormOp, SdpaOp, TransposeOp
 from emmy.compiler.ir.tensor.ir import ElementwiseOp
 from emmy.compiler.pipeline.search.golden import GoldenFile
@@ -63,6 +65,11 @@ def two_layers(seq: int = 4, dim: int = 8, heads: int = 2, hidden: int = 12, lay
     return program.graph([x])
 
 
+def tensor(name: str, *shape: int) -> Tensor:
+    """A buffer of f32."""
+    return Tensor(name, tuple(map(Dim, shape)))
+
+
 class _Program:
     """A graph while it is made."""
 
@@ -74,12 +81,12 @@ class _Program:
         return self._graph
 
     def input(self, name: str, *shape: int) -> str:
-        self._graph.add_node(InputOp(), [], Tensor(name, shape))
+        self._graph.add_node(InputOp(), [], tensor(name, *shape))
         self._graph.inputs.append(name)
         return name
 
     def add(self, op: Any, inputs: list[str], name: str, *shape: int) -> str:
-        return self._graph.add_node(op, inputs, Tensor(name, shape))
+        return self._graph.add_node(op, [*inputs], tensor(name, *shape))
 
     def linear(self, x: str, weight: str, name: str, shape: tuple[int, ...], columns: int) -> _Program:
         if x not in self._graph.nodes:
@@ -102,12 +109,12 @@ class _Program:
         rows = self.add(TransposeOp(axes=(0, 2, 1, 3)), [attention], f"{p}a_rows", *split)
         joined = self.add(ReshapeOp(shape=shape), [rows], f"{p}a_joined", *shape)
         self.linear(joined, f"{p}wo", f"{p}o", shape, dim)
-        x = self.add(ElementwiseOp("add"), [x, f"{p}o"], f"{p}r1", *shape)
+        x = self.add(ElementwiseOp(ElementwiseImpl("add")), [x, f"{p}o"], f"{p}r1", *shape)
         norm = self.add(RmsNormOp(), [x, self.input(f"{p}norm2", dim)], f"{p}n2", *shape)
         self.linear(norm, f"{p}up", f"{p}u", shape, hidden)
-        self.add(ElementwiseOp("relu"), [f"{p}u"], f"{p}act", one, seq, hidden)
+        self.add(ElementwiseOp(ElementwiseImpl("relu")), [f"{p}u"], f"{p}act", one, seq, hidden)
         self.linear(f"{p}act", f"{p}down", f"{p}d", (one, seq, hidden), dim)
-        return self.add(ElementwiseOp("add"), [x, f"{p}d"], f"{p}r2", *shape)
+        return self.add(ElementwiseOp(ElementwiseImpl("add")), [x, f"{p}d"], f"{p}r2", *shape)
 
 
 def cuda_ops(graph: Graph) -> list[CudaOp]:
@@ -122,9 +129,14 @@ def emmys_command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iter
     from emmy.compiler import target
 
     shown: list[Graph] = []
+
+    def show(graph: Graph, stage: str) -> str:
+        shown.append(graph)
+        return ""
+
     environment = dict(os.environ)
     with monkeypatch.context() as patch:
-        patch.setattr(command, "format_stage", lambda graph, stage: shown.append(graph) or "")
+        patch.setattr(command, "format_stage", show)
         patch.setattr(sys, "argv", ["emmy", *arguments])
         try:
             yield shown

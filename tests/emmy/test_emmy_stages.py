@@ -12,12 +12,12 @@ from emmy.compiler import target as emmys
 from emmy.compiler.context import Context
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir.base import InputOp
+from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.tensor.ir import ElementwiseOp
 from emmy.compiler.pipeline import CUDA_PASSES, LOOP_PASSES, TENSOR_PASSES, TILE_PASSES, Pipeline
 from emmy.compiler.pipeline.search.golden import evidence_scope
 from emmy.compiler.pipeline.search.pins import pinned_knobs
-from emmy.compiler.tensor import Tensor
-from emmy_lab import golden_file, linear, two_layers
+from emmy_lab import golden_file, linear, tensor, two_layers
 
 import ptxc
 from ptxc.cli import main
@@ -231,10 +231,10 @@ def chain() -> Graph:
     """Two sums, one of the other: two kernels where they are separated, as both are read."""
     graph = Graph()
     for name in ("x", "z"):
-        graph.add_node(InputOp(), [], Tensor(name, (4, 8)))
-    graph.add_node(ElementwiseOp("add"), ["x", "z"], Tensor("t", (4, 8)))
-    graph.add_node(ElementwiseOp("multiply"), ["t", "t"], Tensor("s", (4, 8)))
-    graph.add_node(ElementwiseOp("add"), ["s", "t"], Tensor("y", (4, 8)))
+        graph.add_node(InputOp(), [], tensor(name, 4, 8))
+    graph.add_node(ElementwiseOp(ElementwiseImpl("add")), ["x", "z"], tensor("t", 4, 8))
+    graph.add_node(ElementwiseOp(ElementwiseImpl("multiply")), ["t", "t"], tensor("s", 4, 8))
+    graph.add_node(ElementwiseOp(ElementwiseImpl("add")), ["s", "t"], tensor("y", 4, 8))
     graph.inputs, graph.outputs = ["x", "z"], ["y"]
     return graph
 
