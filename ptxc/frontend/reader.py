@@ -247,7 +247,9 @@ class _GraphReader:
         if cls is None:
             raise _wrong(f"Emmy has no operation {shown(name)}", path)
         if cls.dialect in ("tile", "cuda"):
-            what = f"{cls.__name__} is of Emmy's {cls.dialect} stage, which is not read from a file"
+            what = (
+                f"{cls.__name__} is of Emmy's {cls.dialect} stage, and a file holds Kernel IR or what is before tiles"
+            )
             raise UnsupportedError(what, hint=_HINT_STAGE, statement=path)
         maker = constructor_of(cls)
         values = {}

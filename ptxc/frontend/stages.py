@@ -121,7 +121,8 @@ def _through_passes(graph: Graph, target: str) -> Graph:
     lowered = Pipeline.build(KERNEL_PASSES).run(graph.copy(), ctx=context)
     left = sorted({type(node.op).__name__ for node in computing_nodes(lowered)} - {"KernelOp"})
     if left:
-        raise UnsupportedError(f"Emmy's passes leave {', '.join(left)} where kernels should be")
+        hint = "see what `emmy compile` says of it"
+        raise UnsupportedError(f"Emmy's passes leave {', '.join(left)} where kernels should be", hint=hint)
     return lowered
 
 
@@ -187,14 +188,15 @@ def _golden_file(name: str) -> GoldenFile:
     """A golden file of Emmy's. Raises UsageError or InputError."""
     from emmy.compiler.pipeline.search.golden import GoldenFile
 
+    hint = "give one such as Emmy's wheel holds, in emmy/compiler/pipeline/search/golden/records"
     try:
         return GoldenFile.load(name, repository=False)
     except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
+        raise UsageError(f"cannot read {name!r}: {error.strerror}", hint=hint) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(cause := error.__cause__, OSError):
-            raise UsageError(f"cannot read {name!r}: {cause.strerror}") from error
-        raise InputError(f"this is no golden file of Emmy's: {str(error)[:300]}", file=name) from error
+            raise UsageError(f"cannot read {name!r}: {cause.strerror}", hint=hint) from error
+        raise InputError(f"this is no golden file of Emmy's: {str(error)[:300]}", hint=hint, file=name) from error
 
 
 def _named(rows: list[Any], schedule: Schedule) -> list[Any]:
