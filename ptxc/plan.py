@@ -5,7 +5,7 @@ arguments, which buffers are filled with zeros before which launch, and how larg
 JSON and back (``ptxc compile --launch-json``; ``docs/launch.md`` explains the keys).
 
 What executes plans is a :class:`Device`, whatever it is made of: :func:`run` hands it the memory, by the names of the
-buffers, and takes the outputs from there. The CPU device is one (:class:`OnCpu`); :data:`DEVICES` names all.
+buffers, and takes the outputs from there. The CPU device is one, a GPU another (:class:`OnDevice`); :data:`DEVICES` names all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,17 +134,22 @@ class Device(Protocol):
         """
 
 
-class OnCpu:
-    """The CPU device; ``checks`` are those of ``ptxc run --sanitize``, none by default."""
+class OnDevice:
+    """A device of :func:`ptxc.device`'s: ``cpu``, or ``cuda`` for a GPU, each with its options.
 
-    def __init__(self, checks: Iterable[str] = ()) -> None:
-        self._checks = frozenset(checks)
+    ``checks`` are those of ``ptxc run --sanitize``, for the CPU device alone; none by default.
+    """
+
+    def __init__(self, kind: str = "cpu", checks: Iterable[str] = (), **options: Any) -> None:
+        self._kind, self._options, self._checks = kind, options, frozenset(checks)
 
     def execute(self, plan: Plan, ptx: str, arrays: Mapping[str, Array], integers: Mapping[str, int]) -> None:
         """See :class:`Device`. Raises UsageError for a launch that ends early, or that a check finds fault with."""
+        from ptxc.device import device
         from ptxc.reference import execution
 
-        modules = execution.load({step.entry: ptx for step in plan.steps})
+        open_device: Any = device
+        modules = execution.load({step.entry: ptx for step in plan.steps}, open_device(self._kind, **self._options))
         settings = execution.Settings(sanitize=self._checks)
         for launched in execution.execute(modules, plan.steps, arrays, integers, settings):
             if launched.result.findings or not launched.result.completed:
@@ -152,7 +158,7 @@ class OnCpu:
 
 
 #: What executes plans, by name.
-DEVICES: dict[str, Callable[[], Device]] = {"cpu": OnCpu}
+DEVICES: dict[str, Callable[[], Device]] = {"cpu": OnDevice, "cuda": partial(OnDevice, "cuda")}
 
 
 def run(

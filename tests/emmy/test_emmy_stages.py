@@ -25,7 +25,7 @@ from ptxc.driver import Options, kernels_of
 from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.frontend.stages import _check_pins, _groups, _name_apart
-from ptxc.plan import OnCpu, Plan, plan_of, run
+from ptxc.plan import OnDevice, Plan, plan_of, run
 
 
 def through(passes: list[str]) -> Graph:
@@ -175,7 +175,7 @@ def test_two_layers_are_executed_kernel_by_kernel(layers: tuple[Graph, ptxc.Comp
     assert len({kernel.name for kernel in module.kernels}) == 22
     inputs = inputs_of(program)
     expected = by_numpy(program, inputs)
-    got = run(plan, module.ptx, inputs, device=OnCpu(("memory", "race", "init", "sync")), keep=True)
+    got = run(plan, module.ptx, inputs, device=OnDevice("cpu", ("memory", "race", "init", "sync")), keep=True)
     assert plan.named("output") == ["l1_r2"]
     assert set(got) == {"l1_r2", *plan.named("temporary")}
     for name, array in got.items():
