@@ -5,7 +5,8 @@ arguments, which buffers are filled with zeros before which launch, and how larg
 JSON and back (``ptxc compile --launch-json``; ``docs/launch.md`` explains the keys).
 
 What executes plans is a :class:`Device`, whatever it is made of: :func:`run` hands it the memory, by the names of the
-buffers, and takes the outputs from there. The CPU device is one, a GPU another (:class:`OnDevice`); :data:`DEVICES` names all.
+buffers, and takes the outputs from there. The CPU device is one, a GPU another (:class:`OnDevice`); :data:`DEVICES`
+names all.
 """
 
 from __future__ import annotations
