@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ def replaced() -> list[Any]:
     return [getattr(owner, name) for owner, name in PLACES]
 
 
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """Emmy's target, and where it found nvcc, are forgotten after a test."""
+    yield
+    set_target(None)
+    nvcc.nvcc_path.cache_clear()
+
+
 @pytest.fixture
 def without_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine where nothing is on PATH and CUDA is nowhere, but ptxas is known; the folder of Emmy's cubins."""
@@ -37,7 +46,6 @@ def without_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMMY_CUBIN_CACHE", str(tmp_path / "cubins"))
-    monkeypatch.setattr("emmy.compiler.target._OVERRIDE", None)
     nvcc.nvcc_path.cache_clear()
     set_target((8, 0))
     return tmp_path / "cubins"
@@ -180,4 +188,3 @@ def test_a_kernel_without_a_target_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     set_target((0, 0))
     with pytest.raises(CompileError, match="no target is given"):
         build.Builder({})._options_now()
-    set_target(None)
