@@ -19,25 +19,29 @@ from ptxc.ir.types import B32
 from ptxc.ir.values import Operand, Value, integer
 
 
-def expand(kernel: Kernel, instr: Instr, divisor: int, kept: list[Instr]) -> None:
+def expand(kernel: Kernel, instr: Instr, divisor: int, known: Value | None, kept: list[Instr]) -> Value | None:
     """Turn ``div.uN`` or ``rem.uN`` by ``divisor`` (2 or more) into cheaper instructions, the last of them ``instr``.
 
-    The others are appended to ``kept``.
+    The others are appended to ``kept``. ``known`` is the quotient where it has been computed already; the result is the
+    quotient, if it is now.
     """
     x = instr.operands[0]
     if divisor & (divisor - 1) == 0:
         _power_of_two(instr, divisor)
-        return
+        return known
     if instr.op is opcodes.DIV:
         _quotient(kernel, instr, x, divisor, kept)
-        return
+        return instr.results[0]
     bits, bank = instr.results[0].type.bits, instr.results[0].type
-    quotient = Instr(opcodes.DIV, instr.mods, (kernel.value(bank, "quotient"),), instr.operands, loc=instr.loc)
-    _quotient(kernel, quotient, x, divisor, kept)
-    kept.append(quotient)
+    if known is None:
+        known = kernel.value(bank, "quotient")
+        quotient = Instr(opcodes.DIV, instr.mods, (known,), instr.operands, loc=instr.loc)
+        _quotient(kernel, quotient, x, divisor, kept)
+        kept.append(quotient)
     # x - q * d
     instr.op, instr.mods = opcodes.MAD, ("lo", f"s{bits}")
-    instr.operands = (quotient.results[0], integer(bank, -divisor), x)
+    instr.operands = (known, integer(bank, -divisor), x)
+    return known
 
 
 def _power_of_two(instr: Instr, divisor: int) -> None:

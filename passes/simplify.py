@@ -7,7 +7,8 @@ One walk in reverse postorder; each instruction sees its operands already simpli
 - copies: uses of ``mov %b, %a`` take ``%a``; a block parameter that is passed one value only is that value;
 - guards: a constant one goes, alone or with its instruction;
 - ``div.u32`` and ``rem.u32`` by a constant: shifts and masks for powers of two, else a multiplication by the inverse
-  (:mod:`ptxc.passes.division`);
+  (:mod:`ptxc.passes.division`), once for both in a block;
+- ``x / d * d + x % d`` is x, and so with both times m: a cell's number that was taken apart into coordinates;
 - a comparison of ``selp 1, 0`` with zero is its predicate.
 
 Float arithmetic is left alone but for ``x * 1``: rounding, signed zeros and NaN make the rest different. So is what
@@ -37,6 +38,8 @@ class _Simplifier:
         self.kernel = kernel
         self.substitution = Substitution()
         self.definitions: dict[Operand, Instr] = {}
+        #: The quotients by constants in the block at hand, by what is divided and by what.
+        self.quotients: dict[tuple[Operand, int], Value] = {}
         #: Whether a branch has become a jump.
         self.decided = False
         #: What has to be a register.
@@ -73,6 +76,7 @@ class _Simplifier:
 
     def block(self, block: Block) -> None:
         kept: list[Instr] = []
+        self.quotients = {}
         for instr in block.instrs:
             self.substitution.apply(instr)
             if instr.guard is not None and not self.may_execute(instr):
@@ -202,7 +206,39 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
                 if total.bits == 0:
                     return x
                 instr.operands = (x, total)
+        return None
+    for product, rest in ((a, b), (b, a)):
+        factors = _product(s, product)
+        whole = _whole(s, *factors, rest, 1) if factors is not None else None
+        if whole is not None:
+            return whole
     return None
+
+
+def _product(s: _Simplifier, value: Operand) -> tuple[Operand, int] | None:
+    """What ``value`` is the product of, if it is one of 32 bits by a constant."""
+    instr = s.definitions.get(value)
+    if instr is None or instr.op is not opcodes.MUL or instr.mods[0] != "lo" or not _is_integer(instr):
+        return None
+    a, b = instr.operands
+    return (a, b.bits) if isinstance(b, Const) else None
+
+
+def _whole(s: _Simplifier, quotient: Operand, factor: int, rest: Operand, times: int) -> Operand | None:
+    """x, if ``quotient * factor + rest * times`` is ``x * times``: ``rest`` is x modulo a number, ``quotient`` x by it."""
+    instr = s.definitions.get(rest)
+    if instr is None or factor % times or not isinstance(instr.operands[-1], (Value, Const)):
+        return None
+    divisor = factor // times
+    if instr.op is opcodes.MAD and instr.mods[0] == "lo":
+        return instr.operands[2] if instr.operands[:2] == (quotient, integer(instr.results[0].type, -divisor)) else None
+    shifted = s.definitions.get(quotient)
+    if instr.op is not opcodes.AND or shifted is None or shifted.op is not opcodes.SHR:
+        return None
+    x, mask = instr.operands
+    by = shifted.operands[1]
+    exact = isinstance(mask, Const) and mask.bits == divisor - 1 and isinstance(by, Const) and 1 << by.bits == divisor
+    return x if exact and shifted.operands[0] is x else None
 
 
 def _sub(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
@@ -248,6 +284,15 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         return _add(s, instr, kept)
     if b.bits == 0:
         return c
+    if instr.mods[0] == "lo":
+        whole = _whole(s, a, b.bits, c, 1)
+        if whole is not None:
+            return whole
+        factors = _product(s, c)
+        whole = _whole(s, *factors, a, b.bits) if factors is not None else None
+        if whole is not None:
+            instr.op, instr.operands = opcodes.MUL, (whole, b)
+            return _mul(s, instr, kept)
     if b.bits == 1 and instr.mods[0] == "lo":
         instr.op, instr.mods, instr.operands = opcodes.ADD, (f"s{bank.bits}",), (c, a)
     elif c == integer(bank, 0):
@@ -268,7 +313,12 @@ def _divide(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     if divisor == 1:
         return a if instr.op is opcodes.DIV else integer(b.type, 0)
     if kind in ("u32", "u64"):
-        division.expand(s.kernel, instr, divisor, kept)
+        known = s.quotients.get((a, divisor))
+        if known is not None and instr.op is opcodes.DIV:
+            return known
+        made = division.expand(s.kernel, instr, divisor, known, kept)
+        if made is not None:
+            s.quotients[a, divisor] = made
     return None
 
 

@@ -175,7 +175,7 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    trips, cost = _trips(start, end, step), _cost(k, body)
+    trips, cost = _trips(k, start, end, step), _cost(k, body)
     factor = unroll_factor(trips, cost, hinted)
     if trips and selects_fragments(k, body, var):
         # Registers have no address: which of a family of fragments is meant must be known.
@@ -191,7 +191,7 @@ def _iterate(
         header = _loop_block(
             k, var, start, end, step, first, factor, written, lambda index: k.scoped(body, path, {var: index})
         )
-        header.unrolled = factor > 1 or cost > _LARGE_BODY
+        header.unrolled = factor > 1 or (cost > _LARGE_BODY and _multiplies_fragments(body))
     k.copies //= factor
 
 
@@ -272,26 +272,36 @@ _FRAGMENT_WRITERS = frozenset(
     (BlockScaleLoad, LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma)
 )
 
-#: From how many statements on a body hides the loop's own instructions by itself.
+#: From how many statements on a body is not unrolled that Emmy does not want to be.
 _LARGE_BODY = 36
+
+#: Up to how many statements tiny bodies become together.
+_TINY_BODIES = 32
 
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
 
-def _trips(start: Linear, end: Linear, step: Linear) -> int:
-    """How often the loop runs, 0 where that is not constant."""
-    if start.terms or end.terms or step.terms:
+def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> int:
+    """How often the loop runs, 0 where that is not constant.
+
+    It is where each thread starts elsewhere in the first step, and the steps divide the way.
+    """
+    if step.terms:
         return 0
-    return -(-(end.constant - start.constant) // step.constant)
+    way = k.expressions.registers.add(end, start, -1)
+    least, most = -(-way.lo // step.constant), -(-way.hi // step.constant)
+    return least if least == most and least > 0 else 0
 
 
 def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
     ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
-    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions, or one
-    of a large body. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`).
+    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions, more of
+    a tiny body, whose loads are to be under way together. Then the assembler, which would take registers for more, is
+    told not to (:attr:`Block.unrolled`). Large bodies are left to it, but for those of products on tensor cores: one of
+    these hides the loop's own instructions by itself, and two would need twice the registers.
     """
     if trips == 0:
         return 1
@@ -299,7 +309,9 @@ def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
         return trips
     if cost > (256 if hinted else _LARGE_BODY):
         return 1
-    return next(factor for factor in (4, 2, 1) if trips % factor == 0)
+    return next(
+        factor for factor in (16, 8, 4, 2, 1) if trips % factor == 0 and (factor <= 4 or factor * cost <= _TINY_BODIES)
+    )
 
 
 def _cost(k: Lowering, body: Any) -> int:
@@ -315,6 +327,14 @@ def _cost(k: Lowering, body: Any) -> int:
             cost += 1 + inner
         k.costs[key] = cost
     return cost
+
+
+def _multiplies_fragments(body: Any) -> bool:
+    """Whether there is a product on tensor cores in a body."""
+    return any(
+        type(stmt) in (MmaSyncPtx, WgmmaMma) or any(_multiplies_fragments(inner) for inner in stmt.nested())
+        for stmt in body
+    )
 
 
 def _literal_trips(stmt: Loop | StridedLoop) -> int:

@@ -291,12 +291,18 @@ class Memory:
             bits, stride = 32, coefficient * nbytes
         else:
             index = e.register(by, bits)
-        mods, bank = (("lo", "s64"), B64) if bits == 64 else (("wide", "s32"), B32)
+        bank, mods = (B64, ("lo", "s64")) if bits == 64 else (B32, ("wide", "s32"))
 
-        def write() -> Value:
-            return self.builder.emit(opcodes.MAD, mods, B64, (index, integer(bank, stride), pointer), "addr")
+        def offset() -> Value:
+            if bits == 32 and stride == 1:
+                return self.builder.cvt("s64.s32", index, "offset")
+            return self.builder.emit(opcodes.MUL, mods, B64, (index, integer(bank, stride)), "offset")
 
-        return e.memoised(("advance", pointer, index, stride), write)
+        # Not one mad: other buffers share the product, and ptxas makes better code of the two.
+        moved = e.memoised(("offset", index, stride), offset)
+        return e.memoised(
+            ("+", pointer, moved), lambda: self.builder.binary(opcodes.ADD, "s64", pointer, moved, "addr")
+        )
 
     def _paged(self, name: str, page: Paged, index: tuple[Expr, ...], plus: int) -> Mem:
         """An element of a paged buffer: its page's base from the table, then its place in the page."""

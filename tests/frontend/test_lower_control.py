@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import CastExpr, TernaryExpr
+from emmy.compiler.ir.kernel import ir
 from lowering_lab import (
     AT,
     LOAD,
@@ -80,7 +81,7 @@ def test_loops_to_an_expression_of_sizes() -> None:
 @pytest.mark.parametrize(
     ("trips", "cost", "hinted", "factor"),
     [
-        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (10, 4, False, 2),
+        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (16, 4, False, 8), (64, 2, False, 16), (64, 3, False, 8), (10, 4, False, 2),
         (16, 36, False, 4), (16, 37, False, 1), (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4),
         (64, 256, True, 4), (64, 257, True, 1),
     ],
@@ -98,16 +99,22 @@ def outer_loops(*body: Any, trips: int = 41) -> tuple[int, int]:
 
 def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
     inner = Loop(axis("j", 8), (Assign("t", "add", ("v", "v")),), unroll=True)
-    assert outer_loops(trips=40) == (4, 1)
-    assert outer_loops(inner, trips=40) == (4, 1)
-    assert outer_loops(*[inner] * 4, trips=40) == (1, 1)
+    assert outer_loops(trips=44) == (4, 1)
+    assert outer_loops(inner, trips=44) == (4, 1)
+    assert outer_loops(*[inner] * 4, trips=44) == (1, 0)
 
 
-def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled_or_a_large_body() -> None:
-    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(40)]
+def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
     assert outer_loops() == (1, 0)
-    assert outer_loops(trips=40) == (4, 1)
-    assert outer_loops(*filler) == (1, 1)
+    assert outer_loops(trips=40) == (8, 1)
+
+
+def test_large_bodies_are_left_to_the_assembler_but_for_products() -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(40)]
+    assert outer_loops(*filler) == (1, 0)
+    shape = (16, 8, 16)
+    fragments = [ir.RegFragment(role, role, shape, F32 if role == "c" else dtype("f16")) for role in "abc"]
+    assert outer_loops(*fragments, *filler, ir.MmaSyncPtx("c", "a", "b", shape, "f16")) == (1, 1)
 
 
 def test_every_factor_of_unrolling_computes_the_same() -> None:

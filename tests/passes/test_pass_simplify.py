@@ -57,7 +57,7 @@ def test_division_by_constants(op: Opcode, bits: int) -> None:
         result = kernel.value(bank, "result")
         last = Instr(op, (f"u{bits}",), (result,), (x, integer(bank, divisor)))
         steps: list[Instr] = []
-        expand(kernel, last, divisor, steps)
+        expand(kernel, last, divisor, None, steps)
         steps.append(last)
         assert not any(instr.op in (DIV, REM) for instr in steps)
         for number in dividends(divisor, bits):
