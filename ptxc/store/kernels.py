@@ -72,6 +72,16 @@ class KernelFile:
         found = self._store.find(_FILE, digest(_FILE, code_version(), self._bytes), self._read, name=name)
         return [(name, content) for name, content in found]
 
+    def key(self, index: int, options: Options) -> str | None:
+        """The digest of the kernel of this number and of all options that decide its text; None where the kernel has
+        none. Raises CompileError."""
+        from ptxc.store.content import content_key
+
+        content = self.kernels[index][1]
+        if content is None and not self._store.limit:
+            content = content_key(self._nodes[index], self._graph)
+        return None if content is None else _key(content, options)
+
     def compile(self, index: int, options: Options, observe: Observer | None = None) -> CompiledKernel:
         """Compile the kernel of this number. Raises CompileError."""
         content = self.kernels[index][1]
