@@ -16,9 +16,11 @@ so much may the child, or ptxas, have more than the child began with.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -32,10 +34,13 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any, NoReturn
 
-from ptxc.errors import CompileError, CrashError, InternalError, MemoryLimitError, TimeLimitError
+from ptxc.errors import CompileError, CrashError, InternalError, MemoryLimitError, TimeLimitError, UsageError
 
 #: Seconds after its alarm in which a child can end by itself.
 _GRACE = 3.0
+
+#: Seconds that a limit of time may be, and bytes that one of memory must be.
+_LONGEST, _LEAST = 1e7, 64 << 20
 
 #: The modules that every compilation needs.
 _NEEDED = (
@@ -55,9 +60,16 @@ class Limits:
     #: Bytes of memory, its own and ptxas' each; on Linux only.
     memory: int = 4 << 30
 
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < _LONGEST:
+            raise UsageError(f"{self.seconds!r} is no time limit", hint="give seconds, as in 20 or 0.5")
+        if not _LEAST <= self.memory < 1 << 60:
+            hint = "give bytes, at least 64 MiB"
+            raise UsageError(f"a memory limit of {self.memory!r} bytes is too small or too large", hint=hint)
 
-#: A job and its argument, both picklable, and what it may take.
-type _Request = tuple[Callable[[Any], Any], Any, Limits]
+
+#: A job and its argument, pickled, and what it may take.
+type _Request = tuple[bytes, Limits]
 
 #: What this thread's jobs are run by.
 _mine = threading.local()
@@ -69,11 +81,12 @@ def run_apart[T, R](job: Callable[[T], R], task: T, limits: Limits) -> R:
     Raises TimeLimitError or MemoryLimitError where it took more than it may, CrashError where its process died, its
     CompileErrors, and InternalError for another exception.
     """
+    request = pickle.dumps((job, task)), limits
     for _ in range(2):  # a server that was killed is no fault of the job's
         server = getattr(_mine, "server", None) or _Server()
         _mine.server = server
         try:
-            answer = server.ask((job, task, limits))
+            answer = server.ask(request)
         except (EOFError, OSError):
             server.close()
             _mine.server = None
@@ -145,13 +158,13 @@ def _load() -> None:
 
 def _supervise(connection: Connection, request: _Request) -> Any:
     """Run a request in a child; what it answered, or the error that its end means."""
-    limits = request[2]
+    call, limits = request
     reader, writer = Pipe(duplex=False)
     child = os.fork()
     if not child:
         connection.close()
         reader.close()
-        _answer(writer, *request)
+        _answer(writer, call, limits)
     writer.close()
     with reader:
         ready = wait([reader, connection], limits.seconds + _GRACE)
@@ -204,21 +217,20 @@ class _Expired(BaseException):
     """The time is over. No Exception, so that nothing takes it for a fault of what it interrupts."""
 
 
-def _answer(writer: Connection, job: Callable[[Any], Any], task: Any, limits: Limits) -> NoReturn:
+def _answer(writer: Connection, call: bytes, limits: Limits) -> NoReturn:
     """Send the job's result, or the error that it ended with, and end the process."""
     status = 1
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        answer = _limited(job, task, limits)
-        writer.send(answer)
+        writer.send(_limited(call, limits))
         status = 0
     finally:
         os._exit(status)
 
 
-def _limited(job: Callable[[Any], Any], task: Any, limits: Limits) -> Any:
+def _limited(call: bytes, limits: Limits) -> Any:
     """The job's result, or the error that it ended with."""
     signal.signal(signal.SIGALRM, _expire)
     signal.signal(signal.SIGTERM, _expire)
@@ -226,6 +238,7 @@ def _limited(job: Callable[[Any], Any], task: Any, limits: Limits) -> Any:
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+            job, task = pickle.loads(call)
             return job(task)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -237,7 +250,15 @@ def _limited(job: Callable[[Any], Any], task: Any, limits: Limits) -> Any:
     except CompileError as error:
         return error
     except Exception as fault:
+        if _is_memory(fault):
+            return _too_large(limits)
         return InternalError(f"{type(fault).__name__}: {fault}")
+
+
+def _is_memory(fault: Exception) -> bool:
+    """Whether a fault is how the system says that it has no memory for a process or a thread."""
+    no_room = isinstance(fault, OSError) and fault.errno == errno.ENOMEM
+    return no_room or (isinstance(fault, RuntimeError) and "can't start new thread" in str(fault))
 
 
 def _expire(number: int, frame: FrameType | None) -> None:

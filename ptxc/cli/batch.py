@@ -76,24 +76,18 @@ def add(commands: Commands) -> None:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        return float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds, as in 20 or 0.5")
-    return seconds
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds, as in 20 or 0.5") from None
 
 
 def _size(text: str) -> int:
     from ptxc.store.settings import limit_of
 
     try:
-        size = limit_of(text)
+        return limit_of(text)
     except UsageError:
-        size = 0
-    if not 0 < size < 1 << 60:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; give it as in 512M or 4G")
-    return size
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; give it as in 512M or 4G") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.cli.progress import tally
 
     _check(args)
+    limits = Limits(args.time_limit, args.memory_limit)
     total = count(args.sources)
     with ExitStack() as stack:
         executor = stack.enter_context(dask_cluster(args.scheduler)) if args.scheduler else None
@@ -116,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
                 executor=executor,
                 jobs=args.jobs,
                 assemble=args.assemble,
-                limits=Limits(args.time_limit, args.memory_limit),
+                limits=limits,
                 retry_failed=args.retry_failed,
                 progress=shown.through(update),
                 **options_of(args),
