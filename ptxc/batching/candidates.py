@@ -15,12 +15,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ptxc.corpus import entries
-from ptxc.driver import Options
+from ptxc.driver import Options, make_options
 from ptxc.errors import InputError, UsageError
 from ptxc.store import code_version, digest
 
@@ -64,15 +64,11 @@ def task_of(candidate: Any, number: int, options: Options, assemble: bool) -> Ta
     if not isinstance(candidate, Candidate):
         candidate = Candidate(candidate)
     name = name_of(candidate, number)
-    unknown = sorted(set(candidate.options) - set(Options.__dataclass_fields__))
-    if unknown:
-        hint = f"options are {', '.join(Options.__dataclass_fields__)}"
-        raise UsageError(f"there is no option {unknown[0]!r}", hint=hint, file=name)
-    chosen = dict(candidate.options)
-    if isinstance(chosen.get("disable"), list):  # JSON has no tuples
+    chosen = {**asdict(options), **candidate.options}
+    if isinstance(chosen["disable"], list):  # JSON has no tuples
         chosen["disable"] = tuple(chosen["disable"])
     try:
-        return Task(name, _bytes_of(candidate.source), replace(options, **chosen), assemble)
+        return Task(name, _bytes_of(candidate.source), make_options(chosen), assemble)
     except (InputError, UsageError) as error:
         error.at(file=name)
         raise

@@ -48,6 +48,9 @@ _NEEDED = (
     "store.assemblies", "store.content", "store.kernels",
 )  # fmt: skip
 
+#: What keeps NumPy from starting threads, which nothing here needs: one that forks must have none.
+_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 _SERVE = "import sys; sys.path[:] = {path!r}; from ptxc.batching.children import serve; serve({descriptor})"
 
 
@@ -106,6 +109,7 @@ class _Server:
             code = _SERVE.format(path=sys.path, descriptor=theirs.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
+                env={**os.environ, **_NO_THREADS},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is the worker's

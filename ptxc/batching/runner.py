@@ -14,11 +14,11 @@ from ptxc.batching.children import Limits, run_apart
 from ptxc.batching.job import Built, build, failed
 from ptxc.batching.journal import Journal
 from ptxc.batching.pool import Given, Pool
-from ptxc.driver import Options
+from ptxc.driver import make_options
 from ptxc.errors import CompileError, CrashError
 
-#: Candidates that are submitted and not back yet, at most: so many are in memory.
-_FLYING = 64
+#: Candidates that are submitted and not back yet, at most: so many are in memory, and so many workers can be busy.
+_FLYING = 256
 
 #: How often a worker may die over a candidate, and a pool break with no outcome in between.
 _TRIES = 4
@@ -75,16 +75,19 @@ def batch(
     the folder, CrashError where workers die again and again; then, as after a kill, the same call goes on.
     """
     started = time.monotonic()
-    settings = (Options(**options), assemble)
+    settings = (make_options(options), assemble)
     with Journal(out) as journal:
-        pool = Given(executor) if executor is not None else Pool(jobs or len(os.sched_getaffinity(0)))
+        pool = Given(executor) if executor is not None else Pool(jobs or os.cpu_count() or 1)
         run = _Run(journal, pool, job, limits or Limits(), retry_failed, progress or (lambda summary: None))
         try:
             for number, candidate in enumerate(candidates):
+                run.collect_ready()
                 try:
-                    run.offer(task_of(candidate, number, *settings))
+                    task = task_of(candidate, number, *settings)
                 except CompileError as error:
                     run.refuse(Task(name_of(candidate, number), str(error).encode(), *settings), error)
+                else:
+                    run.offer(task)
             run.collect_all()
         finally:
             run.abandon()
@@ -143,6 +146,10 @@ class _Run:
             return
         self.journal.add([(task, [failed(task, error)])])
         self._count([task])
+
+    def collect_ready(self) -> None:
+        """Take what is back, without waiting: the next candidate may be long in coming."""
+        self._take(wait(self.flying, timeout=0).done, [])
 
     def collect_all(self) -> None:
         """Wait for all that is flying."""
