@@ -73,6 +73,10 @@ class DeviceError(CompileError):
     """There is no GPU to use, or what was launched on it failed: a kernel that hangs, an illegal address."""
 
 
+class CheckError(CompileError):
+    """A kernel of a batch that was executed did not what it means, or something that no kernel may do."""
+
+
 class TimeLimitError(CompileError):
     """A candidate of a batch took longer than it may."""
 

@@ -50,16 +50,18 @@ class Task:
     options: Options
     #: Whether ptxas is run.
     assemble: bool
+    #: How many CTAs are executed and compared, as for `ptxc verify --ctas`; empty for none.
+    check: str
     #: That of all that decides the outcome: of equal candidates, one is compiled.
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
         options = json.dumps(astuple(replace(self.options, cache=True)))
-        found = digest("candidate", code_version(), options, str(self.assemble), self.source)
+        found = digest("candidate", code_version(), options, str(self.assemble), self.check, self.source)
         object.__setattr__(self, "digest", found)
 
 
-def task_of(candidate: Any, number: int, options: Options, assemble: bool) -> Task:
+def task_of(candidate: Any, number: int, options: Options, assemble: bool, check: str) -> Task:
     """The task for the item ``number`` of a batch, a Candidate or what is the source of one. Raises CompileError."""
     if not isinstance(candidate, Candidate):
         candidate = Candidate(candidate)
@@ -68,7 +70,7 @@ def task_of(candidate: Any, number: int, options: Options, assemble: bool) -> Ta
     if isinstance(chosen["disable"], list):  # JSON has no tuples
         chosen["disable"] = tuple(chosen["disable"])
     try:
-        return Task(name, _bytes_of(candidate.source), make_options(chosen), assemble)
+        return Task(name, _bytes_of(candidate.source), make_options(chosen), assemble, check)
     except (InputError, UsageError) as error:
         error.at(file=name)
         raise

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptxc.batching.candidates import Task
+from ptxc.batching.check import check
 from ptxc.errors import (
+    CheckError,
     CompileError,
     CrashError,
     MemoryLimitError,
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
     from ptxc.toolchain import Assembly
 
 #: The statuses of what failed, by the error; of all others it is ``error``.
-_STATUSES: dict[type[CompileError], str] = {TimeLimitError: "timeout", MemoryLimitError: "memory", CrashError: "crash"}
+_STATUSES: dict[type[CompileError], str] = {
+    CheckError: "wrong",
+    TimeLimitError: "timeout",
+    MemoryLimitError: "memory",
+    CrashError: "crash",
+}
 
 #: How ptxas says that it has no more memory.
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|memory allocation|cannot allocate", re.IGNORECASE)
@@ -49,7 +56,7 @@ class Built:
 
 
 def build(task: Task) -> list[Built]:
-    """Compile every kernel of a candidate, and assemble it where that is asked for.
+    """Compile every kernel of a candidate, assemble and check it where that is asked for.
 
     Errors of kernels are in what is returned. Raises MemoryError where ptxc or ptxas had no more memory.
     """
@@ -79,6 +86,7 @@ def _build(task: Task, file: KernelFile, index: int) -> Built:
             kernel = file.compile(index, task.options)
             seconds = {"compile": time.process_time() - before}
             assembly = _assembled(kernel, task) if task.assemble else None
+        checked = {"checked": check(task, kernel)} if task.check else {}
     except CompileError as error:
         _raise_for_memory(error)
         return failed(task, error.at(kernel=file.kernels[index][0]), key)
@@ -86,6 +94,7 @@ def _build(task: Task, file: KernelFile, index: int) -> Built:
         seconds["assemble"] = assembly.seconds
     seconds["wall"] = time.monotonic() - started
     facts = {"key": key, "status": "ok", "kernel": kernel.name, "target": kernel.target, **_figures(kernel, assembly)}
+    facts |= checked
     facts["seconds"] = {what: round(took, 6) for what, took in seconds.items()}
     return Built(facts, kernel.ptx, assembly.cubin if assembly is not None else b"")
 

@@ -36,7 +36,7 @@ class Summary:
     #: Of both: known from an earlier run, and equal to another candidate of this one.
     before: int = 0
     duplicates: int = 0
-    #: Of the failed, by status: ``error``, ``timeout``, ``memory``, ``crash``.
+    #: Of the failed, by status: ``error``, ``wrong``, ``timeout``, ``memory``, ``crash``.
     failures: dict[str, int] = field(default_factory=dict)
     #: Seconds of wall-clock time.
     seconds: float = 0.0
@@ -58,6 +58,7 @@ def batch(
     executor: Executor | None = None,
     jobs: int | None = None,
     assemble: bool = False,
+    check: str = "",
     limits: Limits | None = None,
     retry_failed: bool = False,
     progress: Progress | None = None,
@@ -68,14 +69,19 @@ def batch(
 
     A candidate is a :class:`~ptxc.batching.Candidate` or its source: Emmy's ``Graph``, a path, JSON. They are read one
     at a time. ``executor`` is anything that :mod:`concurrent.futures` calls one; by default a process pool of ``jobs``
-    (the CPUs), which needs the ``if __name__ == "__main__":`` of :mod:`multiprocessing`. ``job`` is what workers do for
-    a candidate; ``options`` are the fields of :class:`~ptxc.driver.Options`.
+    (the CPUs), which needs the ``if __name__ == "__main__":`` of :mod:`multiprocessing`. With ``assemble`` ptxas is run.
+    ``check`` says which CTAs to execute and compare with what the kernel means: ``all``, or how many. ``job`` is what
+    workers do for a candidate; ``options`` are the fields of :class:`~ptxc.driver.Options`.
 
     A candidate's error is in its result, docs/batch.md says how. Raises UsageError for what is wrong with the call or
     the folder, CrashError where workers die again and again; then, as after a kill, the same call goes on.
     """
     started = time.monotonic()
-    settings = (make_options(options), assemble)
+    settings = (make_options(options), assemble, check)
+    if check:
+        from ptxc.reference.sample import Sample
+
+        Sample.parse(check)
     with Journal(out) as journal:
         pool = Given(executor) if executor is not None else Pool(jobs or os.cpu_count() or 1)
         run = _Run(journal, pool, job, limits or Limits(), retry_failed, progress or (lambda summary: None))

@@ -39,6 +39,7 @@ _EXAMPLES = (
     ("ptxc batch kernels/ --out built --jobs 8", "a folder, eight at a time"),
     ("ptxc batch tiles.jsonl --out built --assemble", "and registers, spills, occupancy"),
     ("tune.py | ptxc batch - --out built --time-limit 20", "what a program writes, 20 s each at most"),
+    ("ptxc batch kernels/ --out built --check 4", "four CTAs of each executed and compared"),
     ("ptxc batch kernels/ --out built --retry-failed", "once more what failed"),
 )
 
@@ -57,6 +58,12 @@ def add(commands: Commands) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=path_name, metavar="DIR", required=True, help="the folder of the results")
     output.add_argument("--assemble", action="store_true", help="run ptxas: machine code, registers, spills, occupancy")
+    output.add_argument(
+        "--check",
+        default="",
+        metavar="all|N",
+        help="execute so many CTAs of each kernel on the CPU device, and compare with what it means",
+    )
     output.add_argument("--retry-failed", action="store_true", help="try again what failed in an earlier run")
     work = parser.add_argument_group("work")
     work.add_argument("--jobs", type=number_of_jobs, metavar="N", help="processes (default: one for each CPU)")
@@ -111,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 executor=executor,
                 jobs=args.jobs,
                 assemble=args.assemble,
+                check=args.check,
                 limits=limits,
                 retry_failed=args.retry_failed,
                 progress=shown.through(update),
@@ -171,4 +179,10 @@ class _Shown:
 
 
 #: How the summary calls failures.
-_NAMES = {"error": "by errors", "timeout": "by the time limit", "memory": "by the memory limit", "crash": "by crashes"}
+_NAMES = {
+    "error": "by errors",
+    "wrong": "by their checks",
+    "timeout": "by the time limit",
+    "memory": "by the memory limit",
+    "crash": "by crashes",
+}

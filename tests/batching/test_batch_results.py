@@ -88,6 +88,25 @@ def test_a_result_says_what_ptxas_found(executor: Executor, tmp_path: Path) -> N
     assert (tmp_path / record["cubin"]).read_bytes().startswith(b"\x7fELF")
 
 
+def test_a_check_executes_and_compares(executor: Executor, tmp_path: Path) -> None:
+    batch([GOLDEN / "row_sum_tree/kernel.ir.json", vector_add(200)], tmp_path, executor=executor, check="2")
+    assert [(record["status"], record["checked"]) for record in results(tmp_path)] == [("ok", "values")] * 2
+    with pytest.raises(UsageError, match="no CTAs are called 'some'"):
+        batch([], tmp_path, check="some")
+
+
+def test_a_kernel_that_fails_its_check(executor: Executor, tmp_path: Path) -> None:
+    # Its threads overwrite each other's element.
+    graph = json.loads(
+        json.dumps(vector_add(200)).replace("output='z', index=(Var('a0'),)", "output='z', index=(Literal(0, 'int'),)")
+    )
+    summary = batch([graph], tmp_path, executor=executor, check="all")
+    (record,) = results(tmp_path)
+    assert (record["status"], record["error"]["type"]) == ("wrong", "CheckError")
+    assert "finding" in record["error"]["message"]
+    assert summary.failures == {"wrong": 1}
+
+
 def test_files_folders_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, manifest = tmp_path / "plain", tmp_path / "manifest"
     for place in (folder, manifest):
@@ -192,7 +211,7 @@ def fake(task: Any) -> list[Built]:
 def written(folder: Path, names: list[str]) -> bytes:
     with Journal(folder) as journal:
         for name in names:
-            task = task_of(Candidate(name.encode(), {}, name), 0, Options(), False)
+            task = task_of(Candidate(name.encode(), {}, name), 0, Options(), False, "")
             journal.add([(task, fake(task))])
     return (folder / "results.jsonl").read_bytes()
 
@@ -297,7 +316,7 @@ def test_a_pool_that_breaks_again_and_again_is_an_error(tmp_path: Path, monkeypa
 
 def test_errors_cross_processes_whole() -> None:
     error = InputError("what", hint="hint").at(file="file", kernel="kernel", statement="statement")
-    task = task_of(b"", 0, Options(), False)
+    task = task_of(b"", 0, Options(), False, "")
     assert failed(task, error).facts["error"] == {
         "type": "InputError", "message": "what", "kernel": "kernel", "statement": "statement", "hint": "hint",
     }  # fmt: skip
