@@ -4,6 +4,7 @@
     job         what is done for one candidate, and what is known of it then
     check       whether a kernel does what it means
     children    a job in a process of its own, with limits of time and memory
+    warm        what makes that quick
     pool        the standard process pool, tied to the process that made it
     journal     the results on disk, a line each, of which none is lost or doubled
     runner      the batch: submits, collects, survives workers that die

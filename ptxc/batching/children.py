@@ -17,8 +17,6 @@ so much may the child, or ptxas, have more than the child began with.
 from __future__ import annotations
 
 import errno
-import gc
-import importlib
 import os
 import pickle
 import resource
@@ -41,12 +39,6 @@ _GRACE = 3.0
 
 #: Seconds that a limit of time may be, and bytes that one of memory must be.
 _LONGEST, _LEAST = 1e7, 64 << 20
-
-#: The modules that every compilation needs.
-_NEEDED = (
-    "batching.job", "codegen.ptx", "comparison.occupancy", "frontend.lower", "ir.verify", "passes.pipeline",
-    "store.assemblies", "store.content", "store.kernels",
-)  # fmt: skip
 
 #: What keeps NumPy from starting threads, which nothing here needs: one that forks must have none.
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -131,8 +123,10 @@ class _Server:
 
 def serve(descriptor: int) -> None:
     """Answer requests until the other end is closed."""
+    from ptxc.batching.warm import warm_up
+
     with Connection(descriptor) as connection:
-        _load()
+        warm_up()
         while True:
             try:
                 request = connection.recv()
@@ -141,23 +135,6 @@ def serve(descriptor: int) -> None:
             answer = _supervise(connection, request)
             with suppress(OSError):
                 connection.send(answer)
-
-
-def _load() -> None:
-    """Import and look up what every compilation needs, so that children have it."""
-    from ptxc.frontend.vocabulary import op_class, term_classes
-    from ptxc.store import code_version
-    from ptxc.toolchain import tool_versions
-
-    for name in _NEEDED:
-        importlib.import_module(f"ptxc.{name}")
-    op_class("")
-    term_classes()
-    code_version()
-    with suppress(CompileError):
-        tool_versions("ptxas")
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy all of it
 
 
 def _supervise(connection: Connection, request: _Request) -> Any:

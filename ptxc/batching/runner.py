@@ -69,7 +69,7 @@ def batch(
 
     A candidate is a :class:`~ptxc.batching.Candidate` or its source: Emmy's ``Graph``, a path, JSON. They are read one
     at a time. ``executor`` is anything that :mod:`concurrent.futures` calls one; by default a process pool of ``jobs``
-    (the CPUs), which needs the ``if __name__ == "__main__":`` of :mod:`multiprocessing`. With ``assemble`` ptxas is run.
+    (the CPUs), which needs the ``if __name__ == "__main__":`` of :mod:`multiprocessing`. With ``assemble``, ptxas runs.
     ``check`` says which CTAs to execute and compare with what the kernel means: ``all``, or how many. ``job`` is what
     workers do for a candidate; ``options`` are the fields of :class:`~ptxc.driver.Options`.
 
@@ -262,4 +262,4 @@ class _Run:
 
 
 def _died(fault: Exception) -> CrashError:
-    return CrashError(f"its worker died {_TRIES} times: {type(fault).__name__}: {fault}")
+    return CrashError(f"its worker failed {_TRIES} times: {type(fault).__name__}: {fault}")

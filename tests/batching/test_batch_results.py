@@ -21,6 +21,7 @@ from ptxc.batching import Candidate, Summary, batch, results
 from ptxc.batching.candidates import STDIN, candidates_in, count, task_of
 from ptxc.batching.job import Built, build, failed
 from ptxc.batching.journal import Journal
+from ptxc.batching.warm import GRAPH
 from ptxc.driver import Options, graph_of
 from ptxc.errors import CrashError, InputError, UsageError
 from ptxc.store import Store
@@ -312,6 +313,13 @@ def test_a_pool_that_breaks_again_and_again_is_an_error(tmp_path: Path, monkeypa
     with pytest.raises(CrashError, match="all workers died, 4 times"):
         batch([vector_add(64)], tmp_path, jobs=1)
     assert lines(tmp_path) == []
+
+
+def test_the_kernel_that_warms_is_compiled(tmp_path: Path) -> None:
+    (kernel,) = ptxc.compile(GRAPH)
+    assert kernel.name == "k_warm"
+    batch([GRAPH], tmp_path, executor=Here(), check="all")
+    assert [record["status"] for record in results(tmp_path)] == ["ok"]
 
 
 def test_errors_cross_processes_whole() -> None:
