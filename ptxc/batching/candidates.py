@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,7 +56,7 @@ class Task:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        options = json.dumps(astuple(replace(self.options, cache=True)))
+        options = json.dumps(asdict(replace(self.options, cache=True)), sort_keys=True, default=str)
         found = digest("candidate", code_version(), options, str(self.assemble), self.check, self.source)
         object.__setattr__(self, "digest", found)
 

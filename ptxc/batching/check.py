@@ -9,7 +9,16 @@ from ptxc.batching.candidates import Task
 from ptxc.errors import CheckError
 
 if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+
     from ptxc.driver import CompiledKernel
+
+
+def kernels_in(task: Task) -> Graph:
+    """The Kernel IR of a candidate, by Emmy's passes where it is of an earlier stage. Raises CompileError."""
+    from ptxc.driver import graph_of, kernels_of
+
+    return kernels_of(graph_of(io.BytesIO(task.source)), task.options)
 
 
 def check(task: Task, kernel: CompiledKernel) -> str:
@@ -18,7 +27,6 @@ def check(task: Task, kernel: CompiledKernel) -> str:
     Gives what was looked at: ``values`` or, where Kernel IR cannot be evaluated, ``findings`` alone. Raises CheckError
     for a finding or for outputs that differ, another CompileError where the kernel cannot be executed.
     """
-    from ptxc.driver import graph_of
     from ptxc.reference.buffers import integers_of, problem_of
     from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Settings
@@ -32,7 +40,7 @@ def check(task: Task, kernel: CompiledKernel) -> str:
     tolerance = Tolerance(None, 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
     settings = Settings(frozenset(("memory", "race", "init", "sync")), Sample.parse(task.check))
     verification = Verification(problem, tolerance, settings)
-    verification.evaluate(graph_of(io.BytesIO(task.source)), steps)
+    verification.evaluate(kernels_in(task), steps)
     verification.execute(PTXC, {kernel.name: kernel.ptx}, steps)
     if verification.wrong:
         raise CheckError("; ".join(verification.wrong), hint="look at it with ptxc verify")

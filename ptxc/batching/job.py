@@ -7,13 +7,14 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ptxc.batching.candidates import Task
-from ptxc.batching.check import check
+from ptxc.batching.check import check, kernels_in
 from ptxc.errors import (
     CheckError,
     CompileError,
@@ -24,8 +25,7 @@ from ptxc.errors import (
 )
 
 if TYPE_CHECKING:
-    from ptxc.driver import CompiledKernel
-    from ptxc.store.kernels import KernelFile
+    from ptxc.driver import CompiledKernel, Options
     from ptxc.toolchain import Assembly
 
 #: The statuses of what failed, by the error; of all others it is ``error``.
@@ -55,19 +55,44 @@ class Built:
         return bool(self.facts["status"] == "ok")
 
 
+class _Kernel(NamedTuple):
+    """One kernel of a candidate, to be compiled."""
+
+    name: str
+    #: Its key in the store, where it has one.
+    key: str | None
+    compile: Callable[[Options], CompiledKernel]
+
+
 def build(task: Task) -> list[Built]:
     """Compile every kernel of a candidate, assemble and check it where that is asked for.
 
     Errors of kernels are in what is returned. Raises MemoryError where ptxc or ptxas had no more memory.
     """
-    from ptxc.store.kernels import KernelFile
-
     try:
-        file = KernelFile(io.BytesIO(task.source), task.options.is_kept())
-        return [_build(task, file, index) for index in range(len(file.kernels))]
+        return [_build(task, kernel) for kernel in _kernels(task)]
     except CompileError as error:
         _raise_for_memory(error)
         return [failed(task, error)]
+
+
+def _kernels(task: Task) -> list[_Kernel]:
+    """The kernels of a candidate, by Emmy's passes where its graph is not Kernel IR. Raises CompileError."""
+    from ptxc.driver import compile_kernel
+    from ptxc.frontend.reader import kernel_nodes
+    from ptxc.store.kernels import KernelFile, key_of
+
+    options = task.options
+    if not options.has_schedule:
+        file = KernelFile(io.BytesIO(task.source), options.is_kept())
+        if file.kernels:  # else it is of a stage before
+            named = enumerate(file.kernels)
+            return [_Kernel(name, file.key(at, options), partial(file.compile, at)) for at, (name, _) in named]
+    graph = kernels_in(task)
+    return [
+        _Kernel(node.name, key_of(node, graph, options), partial(compile_kernel, node, graph))
+        for node in kernel_nodes(graph)
+    ]
 
 
 def failed(task: Task, error: CompileError, key: str = "") -> Built:
@@ -77,19 +102,19 @@ def failed(task: Task, error: CompileError, key: str = "") -> Built:
     return Built(facts | {"error": {"type": type(error).__name__, "message": error.what, **named}})
 
 
-def _build(task: Task, file: KernelFile, index: int) -> Built:
+def _build(task: Task, given: _Kernel) -> Built:
     started = time.monotonic()
-    key = file.key(index, task.options) or task.digest
+    key = given.key or task.digest
     try:
         with _alone(task, key):
             before = time.process_time()
-            kernel = file.compile(index, task.options)
+            kernel = given.compile(task.options)
             seconds = {"compile": time.process_time() - before}
             assembly = _assembled(kernel, task) if task.assemble else None
         checked = {"checked": check(task, kernel)} if task.check else {}
     except CompileError as error:
         _raise_for_memory(error)
-        return failed(task, error.at(kernel=file.kernels[index][0]), key)
+        return failed(task, error.at(kernel=given.name), key)
     if assembly is not None:
         seconds["assemble"] = assembly.seconds
     seconds["wall"] = time.monotonic() - started

@@ -14,6 +14,7 @@ from ptxc.cli.arguments import (
     add_cache_option,
     add_choice_of_passes,
     add_code_options,
+    add_schedule_options,
     examples,
     number_of_jobs,
     options_of,
@@ -75,6 +76,7 @@ def add(commands: Commands) -> None:
         "--memory-limit", type=_size, default=4 << 30, metavar="SIZE", help="for each, as in 512M (default: 4G)"
     )
     add_code_options(parser)
+    add_schedule_options(parser)
     passes = parser.add_argument_group("passes (`ptxc passes` lists them)")
     add_choice_of_passes(passes)
     passes.add_argument("--verify-each", action="store_true", help="check the IR after each pass")

@@ -48,6 +48,14 @@ def compile_kept(
     return found
 
 
+def key_of(node: KernelNode, graph: Graph, options: Options) -> str | None:
+    """The digest of a kernel and of all options that decide its text; None for a kernel that has none."""
+    from ptxc.store.content import content_key
+
+    content = content_key(node, graph)
+    return None if content is None else _key(content, options)
+
+
 class KernelFile:
     """The kernels of a file of Kernel IR, which is read when one of them is compiled."""
 
@@ -73,13 +81,10 @@ class KernelFile:
         return [(name, content) for name, content in found]
 
     def key(self, index: int, options: Options) -> str | None:
-        """The digest of the kernel of this number and of all options that decide its text; None where the kernel has
-        none. Raises CompileError."""
-        from ptxc.store.content import content_key
-
+        """The key of the kernel of this number. Raises CompileError."""
         content = self.kernels[index][1]
         if content is None and not self._store.limit:
-            content = content_key(self._nodes[index], self._graph)
+            return key_of(self._nodes[index], self._graph, options)
         return None if content is None else _key(content, options)
 
     def compile(self, index: int, options: Options, observe: Observer | None = None) -> CompiledKernel:
