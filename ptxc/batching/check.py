@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
-from ptxc.batching.candidates import Task
 from ptxc.errors import CheckError
 
 if TYPE_CHECKING:
@@ -14,15 +12,8 @@ if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel
 
 
-def kernels_in(task: Task) -> Graph:
-    """The Kernel IR of a candidate, by Emmy's passes where it is of an earlier stage. Raises CompileError."""
-    from ptxc.driver import graph_of, kernels_of
-
-    return kernels_of(graph_of(io.BytesIO(task.source)), task.options)
-
-
-def check(task: Task, kernel: CompiledKernel) -> str:
-    """Execute as many CTAs of a candidate's kernel as it says, on random inputs and with all checks of the device.
+def check(kernel: CompiledKernel, graph: Graph, ctas: str) -> str:
+    """Execute ``ctas`` of a kernel of ``graph``, on random inputs and with all checks of the device.
 
     Gives what was looked at: ``values`` or, where Kernel IR cannot be evaluated, ``findings`` alone. Raises CheckError
     for a finding or for outputs that differ, another CompileError where the kernel cannot be executed.
@@ -38,9 +29,9 @@ def check(task: Task, kernel: CompiledKernel) -> str:
     integers = {name: integer.value for name, integer in integers_of(steps, {}, {}).items()}
     problem = problem_of(steps, integers, {})
     tolerance = Tolerance(None, 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
-    settings = Settings(frozenset(("memory", "race", "init", "sync")), Sample.parse(task.check))
+    settings = Settings(frozenset(("memory", "race", "init", "sync")), Sample.parse(ctas))
     verification = Verification(problem, tolerance, settings)
-    verification.evaluate(kernels_in(task), steps)
+    verification.evaluate(graph, steps)
     verification.execute(PTXC, {kernel.name: kernel.ptx}, steps)
     if verification.wrong:
         raise CheckError("; ".join(verification.wrong), hint="look at it with ptxc verify")

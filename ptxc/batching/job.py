@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ptxc.batching.candidates import Task
-from ptxc.batching.check import check, kernels_in
+from ptxc.batching.check import check
 from ptxc.errors import (
     CheckError,
     CompileError,
@@ -25,6 +25,8 @@ from ptxc.errors import (
 )
 
 if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+
     from ptxc.driver import CompiledKernel, Options
     from ptxc.toolchain import Assembly
 
@@ -62,6 +64,8 @@ class _Kernel(NamedTuple):
     #: Its key in the store, where it has one.
     key: str | None
     compile: Callable[[Options], CompiledKernel]
+    #: The graph that it is in.
+    graph: Callable[[], Graph]
 
 
 def build(task: Task) -> list[Built]:
@@ -87,12 +91,20 @@ def _kernels(task: Task) -> list[_Kernel]:
         file = KernelFile(io.BytesIO(task.source), options.is_kept())
         if file.kernels:  # else it is of a stage before
             named = enumerate(file.kernels)
-            return [_Kernel(name, file.key(at, options), partial(file.compile, at)) for at, (name, _) in named]
-    graph = kernels_in(task)
+            read = partial(_graph, task)
+            return [_Kernel(name, file.key(at, options), partial(file.compile, at), read) for at, (name, _) in named]
+    graph = _graph(task)
     return [
-        _Kernel(node.name, key_of(node, graph, options), partial(compile_kernel, node, graph))
+        _Kernel(node.name, key_of(node, graph, options), partial(compile_kernel, node, graph), lambda: graph)
         for node in kernel_nodes(graph)
     ]
+
+
+def _graph(task: Task) -> Graph:
+    """The Kernel IR of a candidate. Raises CompileError."""
+    from ptxc.driver import graph_of, kernels_of
+
+    return kernels_of(graph_of(io.BytesIO(task.source)), task.options)
 
 
 def failed(task: Task, error: CompileError, key: str = "") -> Built:
@@ -111,7 +123,7 @@ def _build(task: Task, given: _Kernel) -> Built:
             kernel = given.compile(task.options)
             seconds = {"compile": time.process_time() - before}
             assembly = _assembled(kernel, task) if task.assemble else None
-        checked = {"checked": check(task, kernel)} if task.check else {}
+        checked = {"checked": check(kernel, given.graph(), task.check)} if task.check else {}
     except CompileError as error:
         _raise_for_memory(error)
         return failed(task, error.at(kernel=given.name), key)

@@ -165,7 +165,7 @@ def test_workers_of_the_pool_that_die_are_replaced(
 def cluster() -> Iterator[tuple[str, list[int]]]:
     """The address of a Dask cluster's scheduler, and its two workers' processes."""
     distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": 50}
     with distributed.LocalCluster(**settings) as made, distributed.Client(made, set_as_default=False) as client:
         yield made.scheduler_address, list(client.run(os.getpid).values())
 

@@ -44,7 +44,7 @@ def processes() -> Iterator[Executor]:
 @contextmanager
 def dask() -> Iterator[Executor]:
     distributed = pytest.importorskip("distributed")
-    settings = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None}
+    settings = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": ":0"}
     with distributed.LocalCluster(**settings) as made, distributed.Client(made, set_as_default=False) as client:
         yield client.get_executor(pure=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from emmy_lab import linear, two_layers
+from emmy_lab import linear
 
 import ptxc
 from ptxc.batching import results
@@ -26,11 +26,3 @@ def test_a_program_under_varied_pins(tmp_path: Path) -> None:
         assert (tmp_path / record["ptx"]).read_text() == kernel.ptx
     assert len({record["key"] for record in found.values()}) == 3
     assert found[f"{pins[2]}"]["error"]["type"] == "UnsupportedError"
-
-
-def test_a_program_of_several_kernels(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        ptxc.batch([two_layers(layers=1)], tmp_path, executor=executor, target="sm_80", separate=True)
-    found = results(tmp_path)
-    assert len(found) == found[0]["kernels"] > 3
-    assert {record["status"] for record in found} == {"ok"}
