@@ -173,7 +173,7 @@ def cluster() -> Iterator[tuple[str, list[int]]]:
 def test_dask_survives_a_worker_that_is_killed(
     candidates: Path, expected: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parent))
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parent), prepend=os.pathsep)
     with cluster() as (address, workers):
         run = Run(candidates, tmp_path / "out", address)
         run.wait_for(COUNT // 2)
