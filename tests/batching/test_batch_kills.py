@@ -20,12 +20,13 @@ from typing import Any
 import batch_corpus
 import pytest
 from batch_lab import vector_add
+from conftest import SHARED
 
 from ptxc.batching import results
 from ptxc.errors import ToolchainError
 from ptxc.toolchain import find_ptxas
 
-WHOLE = bool(os.environ.get("PTXC_WHOLE_CORPUS"))
+WHOLE = bool(os.environ.get("PTXC_WHOLE_CORPUS")) and SHARED.is_dir()
 COUNT = 2000 if WHOLE else 60
 SCRIPT = Path(__file__).with_name("batch_script.py")
 
