@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ptxc.device import device
 
 if TYPE_CHECKING:
+    from ptxc.batching import Candidate, batch
     from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_kernel, compile_module
     from ptxc.errors import CompileError, InputError, UsageError
     from ptxc.launch import Launch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Candidate",
     "CompileError",
     "CompiledKernel",
     "CompiledModule",
@@ -30,6 +32,7 @@ __all__ = [
     "Launch",
     "Options",
     "UsageError",
+    "batch",
     "compile",
     "compile_ir",
     "compile_kernel",
@@ -38,7 +41,14 @@ __all__ = [
     "is_compiled",
 ]
 
-_HOMES = {"CompileError": "errors", "InputError": "errors", "UsageError": "errors", "Launch": "launch"}
+_HOMES = {
+    "Candidate": "batching",
+    "CompileError": "errors",
+    "InputError": "errors",
+    "Launch": "launch",
+    "UsageError": "errors",
+    "batch": "batching",
+}
 
 
 def is_compiled() -> bool:

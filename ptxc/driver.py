@@ -147,7 +147,7 @@ def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> 
     from ptxc.frontend.reader import kernel_nodes
     from ptxc.store.kernels import KernelFile
 
-    chosen = _options(options)
+    chosen = make_options(options)
     is_file = isinstance(source, str | os.PathLike) and os.path.isfile(source)
     if is_file and chosen.is_kept(observe) and not chosen.has_schedule:
         file = KernelFile(source, chosen.cache)
@@ -162,7 +162,7 @@ def compile_module(source: Any, *, observe: Observer | None = None, **options: A
     from ptxc.frontend.reader import kernel_nodes
     from ptxc.plan import plan_of
 
-    chosen = _options(options)
+    chosen = make_options(options)
     graph = _kernels_of_source(source, chosen)
     kernels = [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
     ptx = link(kernels, chosen)
@@ -358,7 +358,7 @@ def compile_ir(
     from ptxc.ir.verify import check
     from ptxc.passes.pipeline import BUILD, Clock
 
-    chosen = _options(options)
+    chosen = make_options(options)
     try:
         clock = Clock(chosen.time_passes)
         kernel = parse_kernel(text, name)
@@ -433,7 +433,8 @@ def _version(kernel: Kernel, target: Target, options: Options) -> PtxVersion:
     return version
 
 
-def _options(options: Mapping[str, Any]) -> Options:
+def make_options(options: Mapping[str, Any]) -> Options:
+    """The options of these names. Raises UsageError for one that there is not."""
     try:
         return Options(**options)
     except TypeError:

@@ -73,6 +73,22 @@ class DeviceError(CompileError):
     """There is no GPU to use, or what was launched on it failed: a kernel that hangs, an illegal address."""
 
 
+class CheckError(CompileError):
+    """A kernel of a batch that was executed did not what it means, or something that no kernel may do."""
+
+
+class TimeLimitError(CompileError):
+    """A candidate of a batch took longer than it may."""
+
+
+class MemoryLimitError(CompileError):
+    """A candidate of a batch took more memory than it may."""
+
+
+class CrashError(CompileError):
+    """The process that worked on a candidate of a batch died."""
+
+
 class StoreWarning(UserWarning):
     """Results cannot be kept. Compilations go on without."""
 

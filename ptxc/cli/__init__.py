@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ptxc.cli.arguments import Commands, Parser
 
-COMMANDS = ("compile", "check", "run", "verify", "compare", "emmy", "cache", "passes", "ops", "completion")
+COMMANDS = ("compile", "batch", "check", "run", "verify", "compare", "emmy", "cache", "passes", "ops", "completion")
 
 _DESCRIPTION = """\
 Compiles Emmy's scheduled Kernel IR to NVIDIA PTX, without nvcc or LLVM.

@@ -209,6 +209,13 @@ def pass_list(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def number_of_jobs(text: str) -> int:
+    """How many are worked on at a time."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of kernels; give 1 or more")
+    return int(text)
+
+
 def path_name(text: str) -> str:
     """A file or folder; an empty name comes from a variable that a script did not set, and is refused."""
     if not text:

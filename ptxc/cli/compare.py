@@ -17,6 +17,7 @@ from ptxc.cli.arguments import (
     add_code_options,
     add_sources,
     examples,
+    number_of_jobs,
     options_of,
     path_name,
 )
@@ -63,16 +64,10 @@ def add(commands: Commands) -> None:
         "--picture", type=path_name, metavar="PATH", help="draw the ratios, to a file that ends with .svg or .png"
     )
     work = parser.add_argument_group("work")
-    work.add_argument("--jobs", type=_jobs, metavar="N", help="kernels at a time (default: one for each CPU)")
+    work.add_argument("--jobs", type=number_of_jobs, metavar="N", help="kernels at a time (default: one for each CPU)")
     add_code_options(parser)
     add_choice_of_passes(parser)
     add_cache_option(parser)
-
-
-def _jobs(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of kernels; give 1 or more")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

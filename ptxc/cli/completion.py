@@ -17,7 +17,7 @@ Prints a script that completes ptxc's commands, options, targets, passes and fil
 
 #: What takes a file or folder.
 _FILES = ("sources", "output", "launch_json", "inputs", "expect", "launch", "program", "golden", "figures", "picture")
-_FOLDERS = ("dump_dir",)
+_FOLDERS = ("dump_dir", "out")
 
 
 def add(commands: Commands) -> None:

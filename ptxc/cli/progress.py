@@ -33,6 +33,22 @@ def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
+def tally(total: int | None, what: str) -> Iterator[Callable[[int, int, float], None]]:
+    """A bar of ``total`` candidates, with failures, rate and time left; told how many are done and failed, and how many
+    a second."""
+    if not is_shown():
+        yield lambda done, failed, rate: None
+        return
+    from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    figures = TextColumn("{task.fields[failed]} failed, {task.fields[rate]:.1f}/s")
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with _bar(MofNCompleteColumn(), figures, *times) as bar:
+        task = bar.add_task(what, total=total, failed=0, rate=0.0)
+        yield lambda done, failed, rate: bar.update(task, completed=done, failed=failed, rate=rate)
+
+
+@contextmanager
 def share(what: str) -> Iterator[Callable[[float], None]]:
     """A bar that is told the share that is done, 0 to 1. It moves to and fro while that is 0, and counts the time."""
     from rich.progress import TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -48,6 +48,14 @@ def compile_kept(
     return found
 
 
+def key_of(node: KernelNode, graph: Graph, options: Options) -> str | None:
+    """The digest of a kernel and of all options that decide its text; None for a kernel that has none."""
+    from ptxc.store.content import content_key
+
+    content = content_key(node, graph)
+    return None if content is None else _key(content, options)
+
+
 class KernelFile:
     """The kernels of a file of Kernel IR, which is read when one of them is compiled."""
 
@@ -71,6 +79,13 @@ class KernelFile:
         name = os.path.basename(self._name)
         found = self._store.find(_FILE, digest(_FILE, code_version(), self._bytes), self._read, name=name)
         return [(name, content) for name, content in found]
+
+    def key(self, index: int, options: Options) -> str | None:
+        """The key of the kernel of this number. Raises CompileError."""
+        content = self.kernels[index][1]
+        if content is None and not self._store.limit:
+            return key_of(self._nodes[index], self._graph, options)
+        return None if content is None else _key(content, options)
 
     def compile(self, index: int, options: Options, observe: Observer | None = None) -> CompiledKernel:
         """Compile the kernel of this number. Raises CompileError."""

@@ -1,0 +1,54 @@
+"""Many distinct candidates: python batch_corpus.py COUNT FILE writes them as JSON lines.
+
+They are the schedules in the folders of kernels that are there, each for its own GPU, and once these are used up, the
+same under other options; of kernels with one content the first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from conftest import ROOT, SHARED
+
+from ptxc.corpus import entries
+from ptxc.driver import Options
+from ptxc.store.kernels import KernelFile
+
+_OPTIONS: tuple[dict[str, Any], ...] = ({}, {"math": "fast"}, {"fma": False}, {"opt": 1}, {"opt": 0})
+
+
+def folders() -> list[Path]:
+    """The corpus, and where benchmarks/corpus.py --recipes has drawn them, the kernels of Emmy's recipes."""
+    recipes = sorted(path for path in (ROOT / ".cache/corpus/recipes").glob("*") if path.is_dir())
+    return [SHARED / "emmy-corpus", *recipes]
+
+
+def distinct() -> Iterator[dict[str, Any]]:
+    """Candidates, each with a key of its own."""
+    seen: set[str | None] = set()
+    kernels = [entry for folder in folders() for entry in entries(folder)]
+    for options in _OPTIONS:
+        for entry in kernels:
+            chosen = Options(target=entry.target, cache=False, **options)
+            file = KernelFile(io.BytesIO(entry.path.read_bytes()), cache=False)
+            key = file.key(0, chosen)
+            if key is None or key not in seen:
+                seen.add(key)
+                yield {"file": str(entry.path.resolve()), "target": entry.target, "options": options}
+
+
+def write(count: int, path: Path) -> None:
+    """Write so many as JSON lines."""
+    lines = [json.dumps(candidate) for candidate in islice(distinct(), count)]
+    assert len(lines) == count, f"there are {len(lines)}"
+    path.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    write(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,71 @@
+"""Candidates that misbehave: each gets its own error, whatever executor runs it, and the rest are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from batch_lab import misbehave, vector_add
+
+from ptxc.batching import Candidate, Limits, batch, results
+from ptxc.errors import UsageError
+
+LIMITS = Limits(4.0, 300 << 20)
+
+#: Names, each with the status and the type of the error.
+EXPECTED = {
+    "loop:": ("timeout", "TimeLimitError"),
+    "stuck:": ("timeout", "TimeLimitError"),
+    "hog:": ("memory", "MemoryLimitError"),
+    "killed:": ("memory", "MemoryLimitError"),
+    "segfault:": ("crash", "CrashError"),
+    "exit:": ("crash", "CrashError"),
+    "fault:": ("error", "InternalError"),
+    **{f"fine {number}": ("ok", "") for number in range(4)},
+}
+
+
+@contextmanager
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+@contextmanager
+def processes() -> Iterator[Executor]:
+    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+        yield executor
+
+
+@contextmanager
+def dask() -> Iterator[Executor]:
+    distributed = pytest.importorskip("distributed")
+    settings = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**settings) as made, distributed.Client(made, set_as_default=False) as client:
+        yield client.get_executor(pure=False)
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield None
+
+
+@pytest.mark.parametrize("executor", [nothing, threads, processes, dask])
+def test_each_bad_candidate_gets_its_own_error(executor: type[Iterator[Executor | None]], tmp_path: Path) -> None:
+    candidates = [Candidate(vector_add(64 * number + 1), {}, name) for number, name in enumerate(EXPECTED)]
+    with executor() as given:  # type: ignore[attr-defined]
+        summary = batch(candidates, tmp_path, executor=given, jobs=2, limits=LIMITS, job=misbehave)
+    found = {r["input"]: (r["status"], r["error"]["type"] if "error" in r else "") for r in results(tmp_path)}
+    assert found == EXPECTED
+    assert (summary.ok, summary.failed) == (4, 7)
+    assert summary.failures == {"timeout": 2, "memory": 2, "crash": 2, "error": 1}
+
+
+def test_limits_that_are_none() -> None:
+    for seconds, memory in ((0.0, 1 << 30), (-1.0, 1 << 30), (float("nan"), 1 << 30), (1.0, 0), (1.0, 1 << 20)):
+        with pytest.raises(UsageError):
+            Limits(seconds, memory)
