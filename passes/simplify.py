@@ -225,7 +225,7 @@ def _product(s: _Simplifier, value: Operand) -> tuple[Operand, int] | None:
 
 
 def _whole(s: _Simplifier, quotient: Operand, factor: int, rest: Operand, times: int) -> Operand | None:
-    """x, if ``quotient * factor + rest * times`` is ``x * times``: ``rest`` is x modulo a number, ``quotient`` x by it."""
+    """x, if ``quotient * factor + rest * times`` is ``x * times``: a quotient and a remainder of x by one number."""
     instr = s.definitions.get(rest)
     if instr is None or factor % times or not isinstance(instr.operands[-1], (Value, Const)):
         return None

@@ -81,9 +81,9 @@ def test_loops_to_an_expression_of_sizes() -> None:
 @pytest.mark.parametrize(
     ("trips", "cost", "hinted", "factor"),
     [
-        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (16, 4, False, 8), (64, 2, False, 16), (64, 3, False, 8), (10, 4, False, 2),
-        (16, 36, False, 4), (16, 37, False, 1), (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4),
-        (64, 256, True, 4), (64, 257, True, 1),
+        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (16, 4, False, 8),
+        (64, 2, False, 16), (64, 3, False, 8), (10, 4, False, 2), (16, 36, False, 4), (16, 37, False, 1),
+        (32, 4, True, 32), (33, 4, True, 1), (34, 4, True, 2), (36, 4, True, 4), (64, 256, True, 4), (64, 257, True, 1),
     ],
 )  # fmt: skip
 def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, factor: int) -> None:
