@@ -22,7 +22,7 @@ from ptxc.driver import CompiledKernel
 #: How many CTAs more, one after the other.
 MORE = (3, 70) if WHOLE else (3,)
 
-#: Goldens that are executed whole: not those whose arrays would take gigabytes, nor those whose grids would take minutes.
+#: Goldens that are executed whole: their arrays do not take gigabytes, nor their grids minutes.
 WHOLE_GOLDENS = {name for name, table in GOLDENS.items() if "computes" in table and "ctas" not in table}
 WHOLE_GOLDENS -= {"row_sum_index64", "row_sum_grid64"}
 
