@@ -18,8 +18,10 @@ from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
 from ptxc.frontend.memory import POOL, Memory
 from ptxc.frontend.scope import ScopedMemo
 from ptxc.frontend.swizzles import CHUNK_SHIFT
+from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block
-from ptxc.ir.values import Mem, Sym, Value
+from ptxc.ir.types import B32, B64
+from ptxc.ir.values import Mem, Operand, Sym, Value, integer
 from ptxc.target import Target
 
 
@@ -48,6 +50,14 @@ def _follow_hints(trips: int, cost: int, hinted: bool) -> int:
     return trips if trips and (hinted or trips * cost <= 32) else 1
 
 
+def _literal_trips(k: Any, start: Linear, end: Linear, step: Linear) -> int:
+    """How often a loop runs whose bounds are constants."""
+    return 0 if start.terms or end.terms else _TRIPS(k, start, end, step)
+
+
+_TRIPS: Callable[..., int] = control._trips
+
+
 def _coherent(self: Memory, name: str) -> tuple[str, ...]:
     return ("shared",) if name in self.signature.shared else ("global",)
 
@@ -68,6 +78,21 @@ def _shared(self: Memory, array: Any, flat: Linear, nbytes: int) -> Mem:
         return _SHARED(self, array, flat, nbytes)
     inside = pool.get(array.name, 0) + flat.constant * nbytes
     return Mem(self._slot(Sym(POOL if pool else array.name), flat.terms, inside, nbytes), 0)
+
+
+def _advance(self: Memory, pointer: Value, by: Linear, nbytes: int) -> Value:
+    """The product and the addition as one instruction."""
+    e = self.expressions
+    bits, stride = e.bits(by), nbytes
+    value, coefficient = next(iter(by.terms.items()))
+    index: Operand = value
+    if len(by.terms) == 1 and value.type is B32 and abs(coefficient * nbytes) <= INT_MAX:
+        bits, stride = 32, coefficient * nbytes
+    else:
+        index = e.register(by, bits)
+    bank, mods = (B64, ("lo", "s64")) if bits == 64 else (B32, ("wide", "s32"))
+    operands = (index, integer(bank, stride), pointer)
+    return e.memoised(("advance", *operands), lambda: self.builder.emit(opcodes.MAD, mods, B64, operands, "addr"))
 
 
 _GLOBAL: Callable[..., Mem] = Memory.global_address
@@ -94,6 +119,14 @@ WITHOUT: dict[str, Without] = {
     "limits of unrolling": Without(
         "whatever Emmy hints at is unrolled completely, as nvcc does", ((control, "unroll_factor", _follow_hints),)
     ),
+    "starts within a step": Without(
+        "only loops from a constant to a constant have a known number of iterations",
+        ((control, "_trips", _literal_trips),),
+    ),
+    "tiny bodies": Without("what is not unrolled completely is so four times at most", ((control, "_TINY_BODIES", 0),)),
+    "large bodies": Without(
+        "ptxas may unroll no loop of a large body", ((control, "_multiplies_fragments", lambda body: True),)
+    ),
     "nounroll": Without(
         "ptxas may unroll what has been unrolled once more",
         ((Block, "unrolled", property(lambda block: False, lambda block, value: None)),),
@@ -102,6 +135,9 @@ WITHOUT: dict[str, Without] = {
     "base plus offset": Without(
         "each access has an address of its own, all of the index on the buffer's pointer",
         ((Memory, "global_address", _global), (Memory, "_shared", _shared)),
+    ),
+    "shared products": Without(
+        "a part of an address is one mad of index, size and pointer", ((Memory, "_advance", _advance),)
     ),
     "32-bit indices": Without("indices are computed in 64 bits", ((Integers, "bits", lambda self, a: 64),)),
     "value ranges": Without(

@@ -2,7 +2,8 @@
 
 An element's index is flattened row by row into one :class:`Linear` (Emmy's ``render_index``). The constant part of it
 becomes the immediate offset of the memory operand, the rest registers: for global memory one 64-bit pointer for each
-different sum, built up from what outer loops know; for shared memory a 32-bit sum on the array's address.
+different sum, built up from what outer loops know, each part a product, which buffers share, and an addition; for
+shared memory a 32-bit sum on the array's address.
 """
 
 from __future__ import annotations

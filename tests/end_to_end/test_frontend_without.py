@@ -10,9 +10,13 @@ from test_golden_values import GOLDENS, check, compiled
 CHANGES = {
     "unrolling": "softmax_fast",
     "limits of unrolling": "softmax_fast",
+    "starts within a step": "big_sum_split",
+    "tiny bodies": "big_sum_serial",
+    "large bodies": "matmul_carried",
     "nounroll": "attention_row",
     "non-coherent loads": "softmax_rows",
     "base plus offset": "attention_row",
+    "shared products": "vector_add_tail",
     "32-bit indices": "rms_norm",
     "value ranges": "matmul_pipeline_raster",
     "swizzle parts": "cpasync_swizzle_B128",
