@@ -39,6 +39,7 @@ from ptxc.frontend.vocabulary import (
     dim,
     elementwise,
     has_64_bits,
+    import_operations,
     op_class,
     shown,
 )
@@ -167,6 +168,7 @@ def read_wire(value: Any) -> Graph:
     from emmy.compiler.graph import Graph
     from emmy.compiler.wire import rewrite
 
+    import_operations()
     try:
         graph = Graph.from_wire(value)
         for node in graph.nodes.values():

@@ -139,7 +139,7 @@ def _name_apart(graph: Graph) -> None:
     """Give kernels that have one name (the same computation on other buffers) numbers behind it."""
     taken: set[str] = set()
     for kernel in kernel_nodes(graph):
-        name = kernel.op.name or f"k_{kernel.node_id}"
+        name = kernel.name
         numbered = (f"{name}_{number}" for number in range(2, len(graph.nodes) + 2))
         own = name if name not in taken else next(other for other in numbered if other not in taken)
         taken.add(own)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from emmy.compiler import target as emmys
 from emmy.compiler.context import Context
 from emmy.compiler.graph import Graph
@@ -57,6 +60,16 @@ def test_every_stage_gives_the_same_kernel(expected: str) -> None:
     for source in (*sources, loops.to_wire(), through(TILE_PASSES[:-1]), through(TILE_PASSES)):
         (kernel,) = ptxc.compile(source, target="sm_80")
         assert kernel.ptx == expected
+
+
+def test_a_wire_form_is_read_by_a_process_that_has_imported_nothing_of_emmys(tmp_path: Path) -> None:
+    for name, passes in (("tensor", TENSOR_PASSES), ("loop", LOOP_PASSES)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(through(passes).to_wire()))
+        program = "import sys; from ptxc.frontend.reader import read_graph; read_graph(sys.argv[1])"
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / f"{name}.json")], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_stages_that_are_not_compiled() -> None:
