@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,14 @@ def test_emmy_is_left_as_it_was(expected: str) -> None:
         emmys.set_target(None)
 
 
+def test_what_the_environment_pins_has_no_part_in_it(expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"EMMY_WORK": "t64", "EMMY_KNOBS": "REDUCE=coop", "EMMY_TILE@n0": "no", "EMMY_X": "1"}.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    assert ptxc.compile(linear(), target="sm_80")[0].ptx == expected
+    assert dict(os.environ) == before
+
+
 # ------------------------------------------------------------------------------------------------ pins and goldens
 
 
@@ -111,8 +120,18 @@ def test_pins(expected: str) -> None:
     assert kernel.ptx != expected
     with pytest.raises(UsageError, match="Emmy does not take WORK=t32 realized t128"):
         _check_pins({"WORK": "t32"}, kernels_of(linear(), Options(target="sm_80")))
-    with pytest.raises(UnsupportedError, match="Emmy's passes fail: ValueError: REDUCE 'nonsense'"):
-        ptxc.compile(linear(), target="sm_80", pins={"REDUCE": "nonsense"})
+    for pins, message in (
+        ({"REDUCE": "nonsense"}, "REDUCE cannot be 'nonsense'"),
+        ({"WORK": "zz"}, "WORK cannot be 'zz'"),
+        ({"FAST_MATH": "perhaps"}, "FAST_MATH cannot be 'perhaps'"),
+        ({"FOO": "x"}, "Emmy has no knob 'FOO'"),
+        ({"TIL": "x"}, "Emmy has no knob 'TIL'; did you mean TILE?"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            ptxc.compile(linear(), target="sm_80", pins=pins)
+        assert message in str(raised.value)
+    with pytest.raises(UsageError, match=r"leave out separate \(--separate\)"):
+        ptxc.compile(kernels_of(linear(), Options(target="sm_80")), separate=True)
     with pytest.raises(UsageError, match="Kernel IR, which has its schedule"):
         ptxc.compile(kernels_of(linear(), Options(target="sm_80")), pins={"WORK": "t64"})
     for options in ({"pins": "WORK=t64"}, {"golden": None}, {"realization": "x"}):
@@ -131,11 +150,16 @@ def test_a_recorded_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     recorded = json.loads(Path(path).read_text())["rows"][0]["knobs"]
     (op,) = [node.op for node in kernel_nodes(kernels_of(None, Options("sm_80", golden=path, realization="k2048")))]
     assert {name: str(op.knobs[name]) for name in recorded} == recorded
+    other = json.loads(Path(path).read_text())
+    other["rows"][0]["knobs"]["WRK"] = "t64"
+    odd = str(tmp_path / "odd.json")
+    Path(odd).write_text(json.dumps(other))
     for more, message in (
         (["--realization", "nosuch"], "no realization is called 'nosuch'"),
         (["--golden", "absent.json"], "cannot read 'absent.json'"),
         (["--golden", __file__], "this is no golden file of Emmy's"),
         (["--pins", "WORK"], "'WORK' is no pin; give KNOB=VALUE"),
+        (["--golden", odd], "the row 'reduce.k2048': Emmy has no knob 'WRK'; did you mean WORK?"),
         (["--realization", ""], "a golden file and a realization go together"),
     ):
         assert main([*told, *more]) == 2

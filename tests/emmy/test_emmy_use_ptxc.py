@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
+from emmy.compiler import target as emmys
 from emmy.compiler.backend import plan as plans
 from emmy.compiler.backend.cuda import nvcc, program
 from emmy.compiler.backend.cuda.backend import CudaBackend
@@ -16,8 +18,11 @@ from emmy.compiler.ir.kernel import render
 from emmy.compiler.target import set_target
 from emmy_lab import cuda_ops, linear
 
+from ptxc.comparison import builds
+from ptxc.driver import Options
 from ptxc.emmy import build, internals, use_ptxc
 from ptxc.errors import CompileError, UnsupportedError, UsageError
+from ptxc.store import Store
 from ptxc.toolchain import find_ptxas
 
 PLACES = (
@@ -152,6 +157,24 @@ def test_options() -> None:
         with pytest.raises(UsageError), use_ptxc(**options):
             pass
     assert replaced() == before
+
+
+# --------------------------------------------------------------------------------------- Emmy's CUDA text, beside it
+
+
+def test_the_text_of_the_comparison_is_cuda(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, options = (ROOT / "golden" / "row_sum_tree" / "kernel.ir.json").read_bytes(), Options(target="sm_89")
+    set_target((8, 0))
+    with use_ptxc(), pytest.raises(UnsupportedError, match="no CUDA text of Emmy's inside use_ptxc"):
+        builds.emmys_texts(source, options, kept)
+    assert not list(kept.entries())
+    (text,) = builds.emmys_texts(source, options, kept)
+    assert "__global__" in text.source
+    assert emmys.compute_capability() == (8, 0)
+    monkeypatch.setattr(builds, "cuda_texts", lambda *_: [])
+    assert builds.emmys_texts(source, options, kept) == [text]
+    monkeypatch.setenv("EMMY_READABLE", "1")
+    assert builds.emmys_texts(source, options, kept) == []
 
 
 # ------------------------------------------------------------------------------------------------ another Emmy

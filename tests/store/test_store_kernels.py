@@ -18,7 +18,7 @@ from ptxc.errors import CompileError, ToolchainError
 from ptxc.frontend.reader import KernelNode, kernel_nodes
 from ptxc.ir.text import format_kernel
 from ptxc.launch import Launch
-from ptxc.store import Store
+from ptxc.store import Store, digest
 from ptxc.store import kernels as store_kernels
 from ptxc.store.assemblies import assemble_kept
 from ptxc.store.kernels import KernelFile
@@ -219,6 +219,33 @@ def test_machine_code_is_made_once(kept: Store, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("ptxc.store.assemblies.tool_versions", lambda _: "another")
     with pytest.raises(pytest.fail.Exception):
         assemble_kept(compiled.ptx, "sm_80")
+
+
+@pytest.mark.needs("ptxas")
+def test_an_entry_of_another_form_is_none(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (compiled,) = ptxc.compile(ROW_SUM, target="sm_80")
+    first = assemble_kept(compiled.ptx, "sm_80")
+    (entry,) = [entry for entry in kept.entries() if entry.kind == "cubin"]
+    value = kept.read(entry)
+    assert value is not None
+    for used in value.facts["kernels"].values():
+        used["color"] = 1
+    kept.put("cubin", entry.key, value)
+    assert assemble_kept(compiled.ptx, "sm_80").cubin == first.cubin
+    monkeypatch.setattr("ptxc.store.assemblies.SCHEMA", "another")
+    monkeypatch.setattr("ptxc.store.assemblies.assemble", lambda *_, **__: pytest.fail("it is unknown"))
+    with pytest.raises(pytest.fail.Exception):
+        assemble_kept(compiled.ptx, "sm_80")
+
+
+def test_a_value_that_cannot_be_read_is_made_again(kept: Store) -> None:
+    def read(value: dict[str, int]) -> int:
+        return value["a"]
+
+    key = digest("x")
+    assert kept.find("json", key, lambda: {"b": 1}) == {"b": 1}
+    assert kept.find("json", key, lambda: {"a": 2}, read=read) == 2
+    assert kept.find("json", key, lambda: {"a": 3}, read=read) == 2
 
 
 @pytest.mark.needs("ptxas")
