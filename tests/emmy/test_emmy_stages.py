@@ -27,7 +27,7 @@ import ptxc
 from ptxc.cli import main
 from ptxc.driver import Options, kernels_of
 from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
-from ptxc.frontend.reader import kernel_nodes
+from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.frontend.stages import _check_pins, _groups, _name_apart
 from ptxc.plan import OnDevice, Plan, plan_of, run
 
@@ -50,6 +50,12 @@ def as_dict(graph: Graph) -> Any:
 def expected() -> str:
     (kernel,) = ptxc.compile(linear(), target="sm_80")
     return kernel.ptx
+
+
+@pytest.fixture(scope="module")
+def loops() -> str:
+    """The wire form of a linear layer as loops."""
+    return json.dumps(through(LOOP_PASSES).to_wire())
 
 
 # ------------------------------------------------------------------------------------------------------- stages
@@ -91,6 +97,36 @@ def test_a_wire_form_names_no_function_of_numpy() -> None:
         ptxc.compile(wire)
     with pytest.raises(InputError, match="no program of Emmy's"):
         ptxc.compile({"nodes": [1], "inputs": [], "outputs": []})
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("1/0", "ZeroDivisionError"),
+        ("1%0", "ZeroDivisionError"),
+        ("1<<(1<<33)", "shifts by something else than a number below 64"),
+        ("1 << 2*8589934592", "shifts by something else"),
+        ("a1 << 64", "shifts by something else"),
+        (f"a1 + {1 << 64}", "a number of more than 64 bits"),
+        (1 << 64, "an integer of 65 bits where 64 are enough"),
+    ],
+)
+def test_a_wire_form_is_bounded(loops: str, index: str | int, message: str) -> None:
+    whole = '"index": ["a0", "a1"]'
+    assert whole in loops
+    with pytest.raises(InputError) as raised:
+        read_graph(json.loads(loops.replace(whole, f'"index": ["a0", {json.dumps(index)}]')))
+    assert message in str(raised.value)
+    read_graph(json.loads(loops.replace(whole, '"index": ["a0", "(a1 << 3) / 8"]')))
+
+
+def test_a_wire_form_has_the_bounds_of_kernel_ir(loops: str) -> None:
+    wire = json.loads(loops)
+    wire["nodes"][0]["outputs"][0][2] = [1] * 65
+    with pytest.raises(InputError, match="'w' has more than 64 dimensions"):
+        read_graph(wire)
+    with pytest.raises(InputError, match="more, or deeper, terms than ptxc reads"):
+        read_graph({"nodes": [{}] * 1_300_000})
 
 
 def test_emmy_is_left_as_it_was(expected: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_other_code_makes_other_entries(compilations: list[str], monkeypatch: py
 def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ptxc.store.settings import code_version
 
+    monkeypatch.setattr(ptxc, "LOADED", time.time() + 1000)
     package = tmp_path / "ptxc"
     (tmp_path / "passes").mkdir()
     (package / "cli").mkdir(parents=True)
@@ -133,6 +135,22 @@ def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: p
     (package / "cli" / "notes.txt").write_text("")
     versions.add(code_version.__wrapped__())
     assert len(versions) == 5
+
+
+def test_sources_that_changed_after_they_were_loaded_have_no_common_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ptxc.store.settings import code_version
+
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\n")
+    monkeypatch.setattr(ptxc, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(ptxc, "LOADED", time.time() + 10)
+    assert code_version.__wrapped__() == code_version.__wrapped__()
+    monkeypatch.setattr(ptxc, "LOADED", file.stat().st_mtime)
+    assert code_version.__wrapped__() != code_version.__wrapped__()
+    os.utime(file, (0, 0))  # as where another file took its place
+    assert code_version.__wrapped__() != code_version.__wrapped__()
 
 
 def test_damage_is_repaired(kept: Store, compilations: list[str]) -> None:
