@@ -41,6 +41,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from shared import SHARED
 
 from ptxc.comparison import Build
 from ptxc.comparison.builds import build_of, timed_compilation
@@ -54,7 +55,6 @@ from ptxc.reference.emmy import NVCC_TARGETS
 from ptxc.store import Store, open_store
 from ptxc.toolchain import find_tool
 
-SHARED = Path(os.environ.get("PTXC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 #: Characters of a line where the output is no terminal.
 _WIDTH = 200
 

@@ -10,6 +10,7 @@ raises; :mod:`ptxc.device` runs PTX without a GPU.
 """
 
 import importlib
+import time
 from typing import TYPE_CHECKING
 
 # Not late like the rest: a later import of the package of that name would take the function's place.
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_kernel, compile_module
     from ptxc.errors import CompileError, InputError, UsageError
     from ptxc.launch import Launch
+
+#: When this process began to load ptxc, in seconds since 1970: sources that changed later are not what it runs.
+LOADED = time.time()
 
 __version__ = "0.1.0"
 

@@ -20,7 +20,6 @@ import argparse
 import hashlib
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -37,9 +36,10 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests"), str(HERE.parent)]
 
 from cases import BUILDS, MANIFEST, MOST_BYTES, contents  # noqa: E402
+from shared import SHARED  # noqa: E402
 from tolerances import of_kernel  # noqa: E402
 
 import ptxc  # noqa: E402
@@ -54,7 +54,6 @@ from ptxc.reference.steps import Step, in_order, steps_of  # noqa: E402
 from ptxc.toolchain import assemble, find_tool, run_timed  # noqa: E402
 
 PACKAGE = Path(ptxc.__file__).resolve().parent
-SHARED = Path(os.environ.get("PTXC_SHARED", ROOT.parent / "shared"))
 BENCH15, CORPUS = SHARED / "bench15", SHARED / "emmy-corpus"
 
 #: The files that a prepared folder needs to run, and where they are.
@@ -295,7 +294,7 @@ def _reference(chosen: Chosen, problem: Problem, steps: Sequence[Step]) -> tuple
         return {
             buffer.name: values[buffer.name] for buffer in problem.written if buffer.name in values
         }, PROBLEM_TOLERANCE
-    ops = {node.op.name or f"k_{node.node_id}": node.op for node in kernel_nodes(read_graph(chosen.files[0]))}
+    ops = {node.name: node.op for node in kernel_nodes(read_graph(chosen.files[0]))}
     kernels = [ops[step.entry] for step in steps]
     sample = ALL if any(step.launch.zero for step in steps) else Sample(CTAS)
     found = evaluate_kernels(kernels, problem, sample=sample)

@@ -185,9 +185,7 @@ def _graph_jobs(source: Source) -> list[Job]:
         if file.kernels:
             return [Job(name, partial(file.compile, index)) for index, (name, _) in enumerate(file.kernels)]
     graph = source.graph
-    return [
-        Job(node.op.name or f"k_{node.node_id}", partial(compile_kernel, node, graph)) for node in kernel_nodes(graph)
-    ]
+    return [Job(node.name, partial(compile_kernel, node, graph)) for node in kernel_nodes(graph)]
 
 
 def _ir_jobs(source: Source) -> list[Job]:

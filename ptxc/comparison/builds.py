@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,7 @@ from ptxc.comparison.work import Code, Region, Unit, analyse
 from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
 from ptxc.reference.emmy import CudaText, compile_cuda, cuda_texts, nvcc_options, suffixed
 from ptxc.store import Store, digest
-from ptxc.store.assemblies import resources_from_json, resources_to_json
+from ptxc.store.assemblies import SCHEMA, resources_from_json, resources_to_json
 from ptxc.target import parse_target
 from ptxc.toolchain import Resources, assemble, find_tool, tool_versions
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ptxc.frontend.reader import KernelNode
 
-#: Emmy's lowering has a target for all threads, and compilations are timed: one at a time.
+#: Compilations are timed: nothing else of this process, Emmy's lowering included, should run meanwhile.
 _ALONE = Lock()
 
 #: ptxc compiles a kernel so often, the best counting, unless that takes more CPU seconds.
@@ -126,8 +127,13 @@ def emmys_texts(source: bytes, options: Options, kept: Store) -> list[CudaText]:
         with _ALONE:  # and on a graph of its own, which it may change
             return [asdict(text) for text in cuda_texts(graph_of(io.BytesIO(source)), options.target)]
 
-    key = digest("cuda", version("emmy-ml"), options.target, source)
-    return [CudaText(**fields) for fields in kept.find("cuda", key, lower, target=options.target)]
+    # Emmy's lowering reads some of its variables, EMMY_READABLE and knobs.
+    said = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("EMMY_")]
+    key = digest("cuda", SCHEMA, version("emmy-ml"), options.target, source, *said)
+    texts: list[CudaText] = kept.find(
+        "cuda", key, lower, target=options.target, read=lambda rows: [CudaText(**fields) for fields in rows]
+    )
+    return texts
 
 
 def build_with_nvcc(text: CudaText, options: Options, kept: Store) -> Build:
@@ -140,20 +146,30 @@ def build_with_nvcc(text: CudaText, options: Options, kept: Store) -> Build:
 def compiled_by_nvcc(text: CudaText, options: Options, kept: Store) -> tuple[str, float]:
     """nvcc's PTX of a kernel, and the CPU seconds that it took. Raises ToolchainError."""
     target, told = suffixed(options.target, text.specific), nvcc_options(options)
-    key = digest("nvcc", tool_versions("nvcc"), target, *told, text.source)
-    ptx, seconds = kept.find(
-        "nvcc", key, lambda: compile_cuda(text.source, target, told), name=text.entry, target=target
+    key = digest("nvcc", SCHEMA, tool_versions("nvcc"), target, *told, text.source)
+
+    def read(value: Any) -> tuple[str, float]:
+        ptx, seconds = value
+        return str(ptx), float(seconds)
+
+    found: tuple[str, float] = kept.find(
+        "nvcc", key, lambda: compile_cuda(text.source, target, told), name=text.entry, target=target, read=read
     )
-    return ptx, seconds
+    return found
 
 
 def _build(entry: str, ptx: str, target: str, seconds: float, threads: int, dynamic_shared: int, kept: Store) -> Build:
     """The build of which ``ptx`` is known already. Raises ToolchainError where ptxas refuses it."""
-    key = digest("sass", tool_versions("ptxas"), tool_versions("nvdisasm"), target, entry, ptx)
-    made: Mapping[str, Any] = kept.find("sass", key, lambda: _assemble(entry, ptx, target), name=entry, target=target)
-    used = resources_from_json(made["resources"])
+    key = digest("sass", SCHEMA, tool_versions("ptxas"), tool_versions("nvdisasm"), target, entry, ptx)
+
+    def read(made: Mapping[str, Any]) -> tuple[Resources, float, str]:
+        return resources_from_json(made["resources"]), float(made["seconds"]), str(made["sass"])
+
+    used, took, sass = kept.find(
+        "sass", key, lambda: _assemble(entry, ptx, target), name=entry, target=target, read=read
+    )
     fits = occupancy(parse_target(target), threads, used.registers, used.shared + dynamic_shared, used.barriers)
-    return Build(target, seconds, made["seconds"], ptx.count("\n"), used, fits, analyse(parse(made["sass"])))
+    return Build(target, seconds, took, ptx.count("\n"), used, fits, analyse(parse(sass)))
 
 
 def _assemble(entry: str, ptx: str, target: str) -> dict[str, Any]:

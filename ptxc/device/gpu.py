@@ -224,28 +224,35 @@ class Gpu:
         """The times of the samples of each sequence, one sample of each after the other."""
         call = self._driver
         times: list[list[float]] = [[] for _ in sequences]
-        before, after = call("cuEventCreate", 0), call("cuEventCreate", 0)
         # Twice the cache. Filling it also keeps the GPU busy until the events and launches behind it are queued.
         size = 2 * self._attribute("L2_CACHE_SIZE") if task.cold else 0
         other = session.allocate(size) if size else 0
-        start = time.monotonic()
-        for sample in range(-task.warmup, task.samples):
-            if sample >= _FEWEST and time.monotonic() - start > task.patience:
-                break
-            stage("run")
-            for at, sequence in enumerate(sequences):
-                for launch in sequence:
-                    launch.clear()
-                if size:
-                    call("cuMemsetD8Async", other, 0, size, 0)
-                call("cuEventRecord", before, 0)
-                for launch in sequence:
-                    launch.start()
-                call("cuEventRecord", after, 0)
-                call("cuCtxSynchronize")
-                if sample >= 0:
-                    times[at].append(1000.0 * call("cuEventElapsedTime", before, after))
-        return times
+        events: list[Any] = []
+        try:
+            for _ in range(2):
+                events.append(call("cuEventCreate", 0))  # noqa: PERF401  # the second may fail
+            before, after = events
+            start = time.monotonic()
+            for sample in range(-task.warmup, task.samples):
+                if sample >= _FEWEST and time.monotonic() - start > task.patience:
+                    break
+                stage("run")
+                for at, sequence in enumerate(sequences):
+                    for launch in sequence:
+                        launch.clear()
+                    if size:
+                        call("cuMemsetD8Async", other, 0, size, 0)
+                    call("cuEventRecord", before, 0)
+                    for launch in sequence:
+                        launch.start()
+                    call("cuEventRecord", after, 0)
+                    call("cuCtxSynchronize")
+                    if sample >= 0:
+                        times[at].append(1000.0 * call("cuEventElapsedTime", before, after))
+            return times
+        finally:
+            for event in events:
+                call.api.cuEventDestroy(event)
 
 
 class _Session:

@@ -86,7 +86,8 @@ class _Child:
         self._pipe = ours
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # the finalizer closes it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), str(ordinal)],
+            # -P: not what the current folder has, which may be a ptxc too.
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(ordinal)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._said,

@@ -11,16 +11,17 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import ptxc
 from ptxc.driver import Options, compile_op
 from ptxc.errors import ToolchainError, UsageError
-from ptxc.toolchain import assemble, find_ptxas
+from ptxc.passes.pipeline import Runner
+from ptxc.target import PtxVersion
+from ptxc.toolchain import assemble, find_ptxas, tool_versions
 
 if TYPE_CHECKING:
     from emmy.compiler.ir.cuda.ir import CudaOp
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 #: What Emmy decides, not the caller of ``use_ptxc``.
 _EMMYS = ("target", "math", "fma", "pins", "golden", "realization", "separate", "stop_after")
+
+#: What does nothing here: nobody sees the times, and Emmy has a cache of its own.
+_IDLE = ("time_passes", "cache")
 
 _TARGET = re.compile(r"^\.target (sm_\d+)([af]?)", re.MULTILINE)
 
@@ -51,9 +55,14 @@ class Builder:
                 raise UsageError(
                     f"{name} is not for ptxc to say", hint="use Emmy's --target, FAST_MATH, EMMY_NVCC_FLAGS"
                 )
+            if name in _IDLE:
+                raise UsageError(f"{name} does nothing in use_ptxc", hint="leave it out")
             if name not in Options.__dataclass_fields__:
                 raise UsageError(f"there is no option {name!r}")
         self._options = Options(**options)
+        Runner(opt=self._options.opt, disabled=self._options.disable)
+        if self._options.ptx_version:
+            PtxVersion.parse(self._options.ptx_version)
 
     # ------------------------------------------------------------------------------------------------ to PTX
 
@@ -86,10 +95,9 @@ class Builder:
         major, minor = compute_capability()
         if not major:
             raise UsageError("there is no GPU, and no target is given", hint="give Emmy's --target, such as sm_89")
-        flags = effective_flags()
-        fast = any(flag.lstrip("-") in ("use_fast_math", "use-fast-math") for flag in flags)
-        fused = not any(flag.lstrip("-") in ("fmad=false", "fmad=no", "fmad=0") for flag in flags)
-        return replace(self._options, target=f"sm_{major}{minor}", math="fast" if fast else "precise", fma=fused)
+        flags = Flags.read(effective_flags())
+        math = "fast" if flags.fast else "precise"
+        return replace(self._options, target=f"sm_{major}{minor}", math=math, fma=flags.fused)
 
     @staticmethod
     def needs_own_features(op: CudaOp) -> bool:
@@ -109,8 +117,11 @@ class Builder:
     @staticmethod
     def toolkit() -> str:
         """What built a cubin, for Emmy's keys: this ptxc, and this ptxas."""
-        tool = Builder.tool()
-        return f"{PREFIX}{ptxc.__version__}-{_release(tool) if tool else '?'}"
+        try:
+            found = hashlib.sha256(tool_versions("ptxas").encode()).hexdigest()[:12]
+        except ToolchainError:
+            found = "?"
+        return f"{PREFIX}{ptxc.__version__}-{found}"
 
     @staticmethod
     def key(source: str, name: str, arch: str) -> str:
@@ -137,7 +148,7 @@ class Builder:
         cubin = folder / f"{Builder.key(source, name, arch)}.cubin"
         if not cubin.exists():
             try:
-                _publish(assemble(source, arch, options=[*_for_ptxas(effective_flags())]).cubin, cubin)
+                _publish(assemble(source, arch, options=Flags.read(effective_flags()).ptxas).cubin, cubin)
             except ToolchainError as error:
                 _refuse(error, name)
         return cubin
@@ -148,12 +159,56 @@ def _refuse(error: ToolchainError, name: str) -> NoReturn:
     raise subprocess.CalledProcessError(1, ["ptxas", name], stderr=str(error).encode()) from error
 
 
-def _for_ptxas(flags: Sequence[str]) -> Iterator[str]:
-    """What flags of nvcc's hand to its assembler."""
-    for at, flag in enumerate(flags):
-        option, equals, value = flag.partition("=")
-        if option in ("-Xptxas", "--ptxas-options"):
-            yield from (value if equals else "".join(flags[at + 1 : at + 2])).split(",")
+#: nvcc's flags that say how it computes, of which ptxc's ``math`` is either all or none.
+_ARITHMETIC = {"ftz": "true", "prec_div": "false", "prec_sqrt": "false"}
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What flags of nvcc's ask for, as far as that decides a kernel's results or is for the assembler."""
+
+    fast: bool
+    fused: bool
+    ptxas: tuple[str, ...]
+
+    @classmethod
+    def read(cls, flags: Sequence[str]) -> Flags:
+        """Flags of nvcc's: ``-name``, ``--name``, a value behind ``=`` or as the next one; the last of a name counts.
+
+        Raises UsageError for flags that change results in a way that ptxc does not know, and those without a value.
+        """
+        switches: dict[str, bool] = {}
+        ptxas: list[str] = []
+        left = [*flags]
+        while left:
+            flag = left.pop(0)
+            name, equals, value = flag.partition("=")
+            name = name.lstrip("-").replace("-", "_")
+            if name == "use_fast_math":
+                switches[name] = not equals or _truth(flag, value)
+            elif name in ("fmad", *_ARITHMETIC):
+                switches[name] = _truth(flag, value if equals else left.pop(0) if left else "")
+            elif name in ("Xptxas", "ptxas_options"):
+                value = value if equals else left.pop(0) if left else ""
+                if not value:
+                    raise UsageError(f"there is nothing behind {flag} among EMMY_NVCC_FLAGS", hint="as in -Xptxas -O1")
+                ptxas += filter(None, value.split(","))
+        fast = switches.get("use_fast_math", False)
+        for name, relaxed in _ARITHMETIC.items():
+            if name in switches and switches[name] != ((relaxed == "true") is fast):
+                raise UsageError(
+                    f"--{name.replace('_', '-')}={str(switches[name]).lower()} among EMMY_NVCC_FLAGS is not followed",
+                    hint="ptxc has all of --use_fast_math or none of it",
+                )
+        return cls(fast, switches.get("fmad", True), tuple(ptxas))
+
+
+def _truth(flag: str, value: str) -> bool:
+    """What the value of a switch says. Raises UsageError."""
+    if value not in (*_TRUE, *_FALSE):
+        raise UsageError(f"{flag} among EMMY_NVCC_FLAGS is neither true nor false", hint="as in --fmad=false")
+    return value in _TRUE
 
 
 def _publish(data: bytes, place: Path) -> None:
@@ -163,13 +218,3 @@ def _publish(data: bytes, place: Path) -> None:
         whole = Path(folder, place.name)
         whole.write_bytes(data)
         os.replace(whole, place)
-
-
-@cache
-def _release(tool: str) -> str:
-    """A digest of what an assembler says of its version."""
-    try:
-        said = subprocess.run([tool, "--version"], check=True, capture_output=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        said = tool.encode()
-    return hashlib.sha256(said).hexdigest()[:12]

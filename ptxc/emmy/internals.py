@@ -145,10 +145,14 @@ class Replacement:
         self._old: list[tuple[Any, str, Any]] = []
 
     def install(self) -> None:
-        """Replace everything."""
-        for owner, name, value in self._new:
-            self._old.append((owner, name, vars(owner)[name]))
-            setattr(owner, name, value)
+        """Replace everything, or nothing where that raises."""
+        try:
+            for owner, name, value in self._new:
+                self._old.append((owner, name, vars(owner)[name]))
+                setattr(owner, name, value)
+        except BaseException:
+            self.restore()
+            raise
 
     def restore(self) -> None:
         """Put back what was there, in the reverse order."""

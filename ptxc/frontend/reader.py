@@ -20,6 +20,7 @@ with the JSON path and the place in the statement.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ from ptxc.frontend.vocabulary import (
     dim,
     elementwise,
     has_64_bits,
+    import_operations,
     op_class,
     shown,
 )
@@ -167,15 +169,51 @@ def read_wire(value: Any) -> Graph:
     from emmy.compiler.graph import Graph
     from emmy.compiler.wire import rewrite
 
+    import_operations()
     try:
+        _check_wire(value)
         graph = Graph.from_wire(value)
         for node in graph.nodes.values():
             rewrite(node.op, _known_operation)
+            if any(len(tensor.shape) > MAX_RANK for tensor in node.outputs):
+                raise Refusal(f"{shown(node.id)} has more than {MAX_RANK} dimensions")
     except Refusal as refusal:
         raise InputError(f"{refusal}", hint=_HINT_WIRE) from refusal
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"this is no program of Emmy's: {str(error)[:200]}", hint=_HINT_WIRE) from error
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}" if isinstance(error, LookupError | ArithmeticError) else f"{error}"
+        raise InputError(f"this is no program of Emmy's: {what[:200]}", hint=_HINT_WIRE) from error
     return graph
+
+
+#: In an expression's text: a number that may have more than 64 bits, a shift, and one by less than 64.
+_LONG_NUMBER = re.compile(r"(?<![\w.])\d{20,}(?![\w.])", re.ASCII)
+_SMALL_SHIFT = re.compile(r"<<\s*(?:[0-9]|[1-5][0-9]|6[0-3])(?![\w.]|\s*[-+*/%])", re.ASCII)
+
+
+def _check_wire(value: Any) -> None:
+    """Raise Refusal for a wire form beyond the bounds of a file, before Emmy computes with what is in it.
+
+    Emmy folds constants, and a shift by a large one fills the memory.
+    """
+    budget = Budget()
+    left = [value]
+    while left:
+        item = left.pop()
+        budget.spend(_VALUE_WORK)
+        if isinstance(item, Mapping):
+            left += item.keys()
+            left += item.values()
+        elif isinstance(item, list | tuple):
+            left += item
+        elif isinstance(item, str):
+            budget.spend(len(item))
+            numbers = _LONG_NUMBER.findall(item) if len(item) >= 20 else ()
+            if any(len(number) > 20 or not has_64_bits(int(number)) for number in numbers):
+                raise Refusal(f"a number of more than 64 bits in {shown(item)}")
+            if "<<" in item and item.count("<<") != len(_SMALL_SHIFT.findall(item)):
+                raise Refusal(f"{shown(item)} shifts by something else than a number below 64")
+        elif isinstance(item, int) and not has_64_bits(item):
+            raise Refusal(f"{shown(item)} where 64 are enough")
 
 
 def _known_operation(value: object) -> None:

@@ -3,7 +3,8 @@
 Emmy's stages are a traced program (``LinearOp``, ``SdpaOp``), its tensor form, loops, tiles, and Kernel IR. What is
 not Kernel IR yet goes through the passes that it still needs. Which schedule a kernel gets is Emmy's decision: by its
 model of kernels' times, or by pins (``TILE=...``), which a recorded row of one of its golden files holds too. What is
-measured on this machine, Emmy's tuning database, has no part in it: the result is a function of graph and options.
+measured on this machine, Emmy's tuning database, has no part in it, nor have the knobs that the environment pins
+(``EMMY_TILE``): the result is a function of graph and options.
 
 Emmy fuses all that it can, and a whole layer becomes one kernel or a few large ones, unless somebody measured better
 cuts; deciding them takes it minutes. :func:`separated` is the way around that: an operation, a kernel.
@@ -12,21 +13,19 @@ cuts; deciding them takes it minutes. :func:`separated` is the way around that: 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
+from ptxc.frontend.emmys import emmys_target, no_ambient_knobs
 from ptxc.frontend.reader import check_names, computing_nodes, kernel_nodes, read_wire
+from ptxc.frontend.vocabulary import shown
 
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
     from emmy.compiler.pipeline.search.golden import GoldenFile
-
-#: Emmy's target and its pins are the process's.
-_lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,18 @@ def kernel_graph(graph: Graph | None, schedule: Schedule, target: str) -> Graph:
     """
     if graph is not None and _is_lowered(graph):
         if schedule:
-            raise UsageError("the graph is Kernel IR, which has its schedule", hint="leave out pins and golden file")
+            named = {
+                "pins (--pins)": schedule.pins,
+                "the golden file (--golden)": schedule.golden or schedule.realization,
+                "separate (--separate)": schedule.separate,
+            }
+            given = " and ".join(name for name, value in named.items() if value)
+            raise UsageError("the graph is Kernel IR, which has its schedule", hint=f"leave out {given}")
         return graph
+    _check_knobs(schedule.pins, "pins")
     recorded = _Recorded.read(schedule)
+    if recorded is not None:
+        _check_knobs(recorded.row.knobs or {}, f"the row {recorded.row.name!r}", schedule.golden)
     if graph is None:
         if recorded is None:
             raise UsageError("there is no graph", hint="give one, or a golden file and a realization")
@@ -84,19 +92,12 @@ def _is_lowered(graph: Graph) -> bool:
 
 @contextmanager
 def _emmys(target: str, pins: Mapping[str, Any]) -> Iterator[None]:
-    """Emmy set to a target and to pins, without its measurements; one thread at a time."""
-    from emmy.compiler import target as emmys
+    """Emmy set to a target and to pins, without its measurements and the environment's pins; one thread at a time."""
     from emmy.compiler.pipeline.search.golden import evidence_scope
     from emmy.compiler.pipeline.search.pins import pinned_knobs
 
-    with _lock:
-        before = getattr(emmys, "_OVERRIDE", None)
-        emmys.set_target(emmys.parse_sm(target.rstrip("af")))
-        try:
-            with evidence_scope([]), pinned_knobs(dict(pins)):
-                yield
-        finally:
-            emmys.set_target(before)
+    with emmys_target(target), no_ambient_knobs(), evidence_scope([]), pinned_knobs(dict(pins)):
+        yield
 
 
 @contextmanager
@@ -126,6 +127,28 @@ def _through_passes(graph: Graph, target: str) -> Graph:
     return lowered
 
 
+def _check_knobs(pins: Mapping[str, Any], whose: str, file: str = "") -> None:
+    """Raise UsageError for a knob that Emmy does not have, or a value that the knob cannot have."""
+    import difflib
+
+    from emmy.compiler.pipeline.knob import KnobType, family_of, registry, validate_family_value
+
+    known = registry()
+    for name, value in pins.items():
+        family = family_of(name).upper()
+        if family not in known:
+            near = difflib.get_close_matches(family, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "they are WORK, TILE, REDUCE, STAGE and others of Emmy's"
+            raise UsageError(f"{whose}: Emmy has no knob {shown(name)}", hint=hint, file=file)
+        try:
+            validate_family_value(family, value)
+            if known[family].type is not KnobType.BINMASK:  # whose values depend on the kernel
+                known[family].parse(str(value))
+        except Exception as error:  # whatever is at hand
+            what = f"{whose}: {name} cannot be {shown(value)}: {str(error)[:200]}"
+            raise UsageError(what, hint="see Emmy's documentation of the knob", file=file) from error
+
+
 def _check_pins(pins: Mapping[str, str], graph: Graph) -> None:
     """Raise UsageError for a pin that no kernel has come to: Emmy ignores one that is not in its catalogue."""
     from emmy.compiler.pipeline.search.pins import unreproducible_pin_flag
@@ -139,7 +162,7 @@ def _name_apart(graph: Graph) -> None:
     """Give kernels that have one name (the same computation on other buffers) numbers behind it."""
     taken: set[str] = set()
     for kernel in kernel_nodes(graph):
-        name = kernel.op.name or f"k_{kernel.node_id}"
+        name = kernel.name
         numbered = (f"{name}_{number}" for number in range(2, len(graph.nodes) + 2))
         own = name if name not in taken else next(other for other in numbered if other not in taken)
         taken.add(own)

@@ -62,6 +62,8 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
         most = f", at most {swizzle.row}" if swizzle.row else ""
         raise InputError(f"a row of a box is {row} bytes", hint=f"it is a multiple of {_UNIT}{most}")
     dims = _dimensions(buffer, box)
+    if 0 in dims:
+        raise InputError(f"{buffer.name!r} has no elements", hint="a tensor map describes at least one")
     strides, stride = [], nbytes
     for size in reversed(dims[1:]):
         stride = _times(stride, size)

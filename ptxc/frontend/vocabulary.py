@@ -281,6 +281,12 @@ def op_class(name: str) -> Any:
     return None
 
 
+def import_operations() -> None:
+    """Import all of :data:`OP_MODULES`: Emmy reads the wire form of those operations only whose modules are loaded."""
+    for module in OP_MODULES:
+        importlib.import_module(module)
+
+
 # ------------------------------------------------------------------- constructors that check more than their fields
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
+from ptxc.frontend.emmys import emmys_target
 from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
@@ -87,13 +88,14 @@ def cuda_kernels(graph: Graph, target: str, problem: Problem) -> list[CudaKernel
 
 
 def _cuda_ops(graph: Graph, target: str) -> list[CudaOp]:
-    """What Emmy's lowering makes of a graph; the target is Emmy's, for all threads."""
+    """What Emmy's lowering makes of a graph. Raises UnsupportedError also where ``use_ptxc`` has it make PTX."""
     from emmy.compiler.ir.cuda.ir import CudaOp
+    from emmy.compiler.ir.kernel import render
     from emmy.compiler.pipeline import Pipeline
-    from emmy.compiler.target import parse_sm, set_target
 
-    with _failing_lowering():
-        set_target(parse_sm(target.rstrip("af")))
+    if render.render_kernelop.__module__ != render.__name__:
+        raise UnsupportedError("there is no CUDA text of Emmy's inside use_ptxc", hint="ask for it outside")
+    with _failing_lowering(), emmys_target(target):
         lowered = Pipeline.build(["lowering/cuda"]).run(graph)
         return [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
 

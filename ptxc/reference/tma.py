@@ -50,6 +50,8 @@ def describe(e: Evaluator, stmt: TmaDescriptor, path: str) -> None:
         shape = (*shape[:-1], shape[-1] // box[-1], box[-1])
     if len(box) != len(shape) or not 1 <= len(box) <= 5:
         raise InputError(f"a box {list(box)} of {stmt.src_buf!r}, whose shape is {list(shape)}")
+    if 0 in shape:
+        raise InputError(f"{stmt.src_buf!r} has no elements", hint="a tensor map describes at least one")
     offsets = np.stack([axis.reshape(-1) for axis in np.indices(box)], axis=1)
     e.tensor_maps[stmt.name] = TensorMap(stmt.src_buf, shape, box, stmt.swizzle, offsets)
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from ptxc.store.folder import Value, digest
+from ptxc.store.folder import UNREADABLE, Value, digest
 from ptxc.store.settings import open_store
 from ptxc.toolchain import Assembly, Resources, assemble, tool_versions
 
 _CUBIN = "cubin"
+
+
+def _schema() -> str:
+    """The form of what is kept here and by `ptxc.comparison.builds`: what fields there are."""
+    return f"2 {','.join(Resources.__dataclass_fields__)} {','.join(Assembly.__dataclass_fields__)}"
+
+
+#: A part of each key, so that an entry of another form is none. The number is for other changes of the form.
+SCHEMA = _schema()
 
 
 def assemble_kept(ptx: str, target: str, *, options: Sequence[str] = (), cache: bool = True) -> Assembly:
@@ -18,10 +28,11 @@ def assemble_kept(ptx: str, target: str, *, options: Sequence[str] = (), cache: 
     store = open_store(cache)
     if not store.limit:
         return assemble(ptx, target, options=options)
-    key = digest(_CUBIN, tool_versions("ptxas"), target, str(len(options)), *options, ptx)
+    key = digest(_CUBIN, SCHEMA, tool_versions("ptxas"), target, str(len(options)), *options, ptx)
     found = store.get(_CUBIN, key)
     if found is not None:
-        return _unpacked(found)
+        with suppress(*UNREADABLE):
+            return _unpacked(found)
     made = assemble(ptx, target, options=options)
     store.put(_CUBIN, key, _packed(made, target))
     return made

@@ -44,6 +44,9 @@ _ABANDONED = 3600.0
 #: the second share is used, until no more than the third is.
 _LOOK, _FULL, _TRIMMED = 1 / 64, 15 / 16, 7 / 8
 
+#: What reading an entry of another form raises.
+UNREADABLE = (TypeError, KeyError, ValueError, AttributeError)
+
 #: Folders that a warning named already.
 _complained: set[str] = set()
 
@@ -118,14 +121,27 @@ class Store:
         if int.from_bytes(os.urandom(4)) * _LOOK * self.limit < len(content) << 32:
             self.trim()
 
-    def find(self, kind: str, key: str, make: Callable[[], Any], *, name: str = "", target: str = "") -> Any:
-        """The JSON value that is kept under ``key``; else what ``make`` gives, which is kept from now on."""
+    def find(
+        self,
+        kind: str,
+        key: str,
+        make: Callable[[], Any],
+        *,
+        name: str = "",
+        target: str = "",
+        read: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        """The JSON value that is kept under ``key``; else what ``make`` gives, which is kept from now on.
+
+        It is what ``read`` makes of the value; an entry that ``read`` takes for none of its own is not there.
+        """
         found = self.get(kind, key)
         if found is not None:
-            return found.facts["value"]
+            with suppress(*UNREADABLE):
+                return read(found.facts["value"])
         value = make()
         self.put(kind, key, Value({"name": name, "target": target, "value": value}))
-        return value
+        return read(value)
 
     # ---------------------------------------------------------------------------------------------- looking after them
 

@@ -44,23 +44,44 @@ def limit_of(text: str) -> int:
     """The bytes that ``text`` says, as in ``1G`` or ``500M``. Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise UsageError(f"{SIZE} is {text!r}, which is no size", hint="it is bytes, or as in 500M or 2G")
-    return int(float(match[1]) * (1 << _UNITS[match[2].upper()]))
+        raise UsageError(f"{SIZE} is {text[:40]!r}, which is no size", hint="it is bytes, or as in 500M or 2G")
+    size = float(match[1]) * (1 << _UNITS[match[2].upper()])
+    if size >= 1 << 63:
+        raise UsageError(f"{SIZE} is more bytes than there are", hint="it is bytes, or as in 500M or 2G")
+    return int(size)
+
+
+#: Seconds by which the clock of a file system may be behind.
+_SLACK = 0.1
 
 
 @cache
 def code_version() -> str:
     """A digest of what turns a kernel into PTX: ptxc's source files, and the versions of the packages that it builds
-    on. It is taken once a process, in some milliseconds."""
+    on. It is taken once a process, in some milliseconds.
+
+    Where a source has changed since the process began to load ptxc, nobody knows which code it runs: then the digest is
+    one that no other process has.
+    """
     import ptxc
 
-    root = os.path.dirname(os.path.abspath(ptxc.__file__))
+    found, changed = _digest_of(os.path.dirname(os.path.abspath(ptxc.__file__)))
+    return found if changed < ptxc.LOADED - _SLACK else digest(found, os.urandom(32))
+
+
+def _digest_of(root: str) -> tuple[str, float]:
+    """The digest of the sources in a folder and the versions, and when a source changed last."""
+    import ptxc
+
     parts: list[str | bytes] = [ptxc.__version__, version("emmy-ml"), version("networkx"), version("numpy")]
+    latest = 0.0
     for folder, folders, files in os.walk(root, followlinks=True):  # ptxc/ir and ptxc/passes may be links
         folders.sort()
         for file in sorted(files):
             if file.endswith(".py"):
                 path = os.path.join(folder, file)
                 with open(path, "rb") as source:
+                    stat = os.fstat(source.fileno())
                     parts += [os.path.relpath(path, root), hashlib.sha256(source.read()).digest()]
-    return digest(*parts)
+                latest = max(latest, stat.st_mtime, stat.st_ctime)  # a file that takes another's place keeps its time
+    return digest(*parts), latest

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_lab import DATA, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, process, ptxc
+from conftest import ROOT
 
+from ptxc.cli import main
 from ptxc.errors import ToolchainError, UnsupportedError
 from ptxc.reference import emmy, statements
 
@@ -245,3 +247,22 @@ def test_standard_input(tmp_path: Path) -> None:
     done = process("verify", "-", "--no-nvcc", cwd=tmp_path, stdin=VECTOR_ADD.read_bytes())
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"\nright\n")
+
+
+@pytest.mark.parametrize("name", ["tma_matmul_dynamic", "wgmma_matmul"])
+def test_a_tensor_map_of_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = json.loads((ROOT / "golden" / name / "kernel.ir.json").read_text())
+    graph["nodes"]["x0"]["outputs"][0]["shape"][-1] = 0
+    file = tmp_path / "empty.json"
+    file.write_text(json.dumps(graph))
+    for command in (["compile"], ["verify", "--no-nvcc"]):
+        assert main([*command, str(file), "--target", "sm_90a"]) == 2
+        said = capsys.readouterr().err
+        assert "TmaDescriptor _desc_a: 'x0' has no elements" in said
+        assert said.count("\n") == 1
+
+
+def test_a_tensor_map_of_nothing_at_run_time(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(ROOT / "golden" / "tma_matmul_dynamic" / "kernel.ir.json")
+    assert main(["verify", "--no-nvcc", file, "--target", "sm_90a", "--set", "seq_len=0"]) in (0, 2)
+    assert "internal error" not in capsys.readouterr().err

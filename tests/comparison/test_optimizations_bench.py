@@ -17,6 +17,7 @@ from rich.console import Console
 from ptxc.comparison import Build
 from ptxc.corpus import Entry
 from ptxc.passes.pipeline import PIPELINE
+from ptxc.store import Store
 
 WITHOUT = Configuration("without cse")
 
@@ -102,14 +103,13 @@ def test_the_table_and_the_figures() -> None:
 @pytest.mark.needs("ptxas")
 @pytest.mark.needs("nvdisasm")
 def test_a_folder_is_built_and_what_ptxas_made_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = tmp_path / "kernels"
     kernels.mkdir()
     shutil.copy(ROOT / "golden" / "row_sum_tree" / "kernel.ir.json", kernels / "row_sum_tree.json")
     figures = tmp_path / "figures.json"
     given = [str(kernels), "--configurations", "cse", "--jobs", "1", "--json", str(figures)]
-    given += ["--cache", str(tmp_path / "cache")]
     assert optimizations.main(given) == 0
     assert "without cse" in capsys.readouterr().out
     before = json.loads(figures.read_text())
@@ -123,7 +123,7 @@ def test_a_folder_is_built_and_what_ptxas_made_is_kept(
 
 @pytest.mark.needs("ptxas")
 @pytest.mark.needs("nvdisasm")
-def test_what_cannot_be_built_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_built_is_told(tmp_path: Path, kept: Store, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.json").write_text("{}")
-    assert optimizations.main([str(tmp_path), "--configurations", "cse", "--cache", str(tmp_path / "cache")]) == 1
+    assert optimizations.main([str(tmp_path), "--configurations", "cse"]) == 1
     assert "broken.json" in capsys.readouterr().err

@@ -260,6 +260,10 @@ def cuEventCreate(flags: int) -> tuple[CUresult, dict[str, float]]:
     return _OK, {}
 
 
+def cuEventDestroy(event: dict[str, float]) -> tuple[CUresult]:
+    return (_OK,)
+
+
 def cuEventRecord(event: dict[str, float], stream: int) -> tuple[CUresult]:
     _state["clock"] += 0.001  # each event is a microsecond behind the one before
     event["at"] = _state["clock"]

@@ -17,6 +17,7 @@ from conftest import ROOT
 
 import ptxc
 from ptxc.device.cuda import CudaDevice, Pointers
+from ptxc.device.worker import Worker
 from ptxc.driver import CompiledKernel
 from ptxc.errors import DeviceError, InputError, UsageError
 from ptxc.reference.buffers import problem_of
@@ -77,6 +78,19 @@ def compiled(name: str, **options: Any) -> list[CompiledKernel]:
 def test_a_gpu_is_described(gpu: CudaDevice) -> None:
     found = gpu.description
     assert (found.name, found.sm, found.cuda, found.l2) == ("Fake GPU", "sm_90", "13.1", 1024)
+
+
+def test_the_child_does_not_run_what_lies_in_the_current_folder(
+    fake_gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ptxc").mkdir()
+    (tmp_path / "ptxc" / "__init__.py").write_text("raise SystemExit('another')\n")
+    monkeypatch.chdir(tmp_path)
+    worker = Worker()
+    try:
+        assert worker.describe()["name"] == "Fake GPU"
+    finally:
+        worker.close()
 
 
 def test_arguments_are_passed_in_order_and_arrays_come_back(gpu: CudaDevice) -> None:

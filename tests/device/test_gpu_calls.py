@@ -94,6 +94,7 @@ def test_every_call_has_arguments_of_the_right_types(driver: Driver) -> None:
     called = set(driver.api.called)
     assert called >= {*RESULTS, "cuLaunchKernel", "cuMemsetD8Async", "cuEventRecord", "cuFuncSetAttribute", "cuMemFree"}
     assert driver.api.called.count("cuMemAlloc") == driver.api.called.count("cuMemFree")
+    assert driver.api.called.count("cuEventCreate") == driver.api.called.count("cuEventDestroy") == 2
 
 
 def test_an_error_has_the_drivers_words(driver: Driver) -> None:

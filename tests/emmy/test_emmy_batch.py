@@ -25,4 +25,4 @@ def test_a_program_under_varied_pins(tmp_path: Path) -> None:
         (kernel,) = ptxc.compile(linear(), target="sm_80", pins=pin)
         assert (tmp_path / record["ptx"]).read_text() == kernel.ptx
     assert len({record["key"] for record in found.values()}) == 3
-    assert found[f"{pins[2]}"]["error"]["type"] == "UnsupportedError"
+    assert found[f"{pins[2]}"]["error"]["type"] == "UsageError"

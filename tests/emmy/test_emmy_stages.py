@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from emmy.compiler import target as emmys
 from emmy.compiler.context import Context
 from emmy.compiler.graph import Graph
@@ -23,7 +27,7 @@ import ptxc
 from ptxc.cli import main
 from ptxc.driver import Options, kernels_of
 from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
-from ptxc.frontend.reader import kernel_nodes
+from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.frontend.stages import _check_pins, _groups, _name_apart
 from ptxc.plan import OnDevice, Plan, plan_of, run
 
@@ -48,6 +52,12 @@ def expected() -> str:
     return kernel.ptx
 
 
+@pytest.fixture(scope="module")
+def loops() -> str:
+    """The wire form of a linear layer as loops."""
+    return json.dumps(through(LOOP_PASSES).to_wire())
+
+
 # ------------------------------------------------------------------------------------------------------- stages
 
 
@@ -57,6 +67,16 @@ def test_every_stage_gives_the_same_kernel(expected: str) -> None:
     for source in (*sources, loops.to_wire(), through(TILE_PASSES[:-1]), through(TILE_PASSES)):
         (kernel,) = ptxc.compile(source, target="sm_80")
         assert kernel.ptx == expected
+
+
+def test_a_wire_form_is_read_by_a_process_that_has_imported_nothing_of_emmys(tmp_path: Path) -> None:
+    for name, passes in (("tensor", TENSOR_PASSES), ("loop", LOOP_PASSES)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(through(passes).to_wire()))
+        program = "import sys; from ptxc.frontend.reader import read_graph; read_graph(sys.argv[1])"
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / f"{name}.json")], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_stages_that_are_not_compiled() -> None:
@@ -79,6 +99,36 @@ def test_a_wire_form_names_no_function_of_numpy() -> None:
         ptxc.compile({"nodes": [1], "inputs": [], "outputs": []})
 
 
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("1/0", "ZeroDivisionError"),
+        ("1%0", "ZeroDivisionError"),
+        ("1<<(1<<33)", "shifts by something else than a number below 64"),
+        ("1 << 2*8589934592", "shifts by something else"),
+        ("a1 << 64", "shifts by something else"),
+        (f"a1 + {1 << 64}", "a number of more than 64 bits"),
+        (1 << 64, "an integer of 65 bits where 64 are enough"),
+    ],
+)
+def test_a_wire_form_is_bounded(loops: str, index: str | int, message: str) -> None:
+    whole = '"index": ["a0", "a1"]'
+    assert whole in loops
+    with pytest.raises(InputError) as raised:
+        read_graph(json.loads(loops.replace(whole, f'"index": ["a0", {json.dumps(index)}]')))
+    assert message in str(raised.value)
+    read_graph(json.loads(loops.replace(whole, '"index": ["a0", "(a1 << 3) / 8"]')))
+
+
+def test_a_wire_form_has_the_bounds_of_kernel_ir(loops: str) -> None:
+    wire = json.loads(loops)
+    wire["nodes"][0]["outputs"][0][2] = [1] * 65
+    with pytest.raises(InputError, match="'w' has more than 64 dimensions"):
+        read_graph(wire)
+    with pytest.raises(InputError, match="more, or deeper, terms than ptxc reads"):
+        read_graph({"nodes": [{}] * 1_300_000})
+
+
 def test_emmy_is_left_as_it_was(expected: str) -> None:
     emmys.set_target((9, 0))
     try:
@@ -86,6 +136,14 @@ def test_emmy_is_left_as_it_was(expected: str) -> None:
         assert emmys.compute_capability() == (9, 0)
     finally:
         emmys.set_target(None)
+
+
+def test_what_the_environment_pins_has_no_part_in_it(expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"EMMY_WORK": "t64", "EMMY_KNOBS": "REDUCE=coop", "EMMY_TILE@n0": "no", "EMMY_X": "1"}.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    assert ptxc.compile(linear(), target="sm_80")[0].ptx == expected
+    assert dict(os.environ) == before
 
 
 # ------------------------------------------------------------------------------------------------ pins and goldens
@@ -98,8 +156,18 @@ def test_pins(expected: str) -> None:
     assert kernel.ptx != expected
     with pytest.raises(UsageError, match="Emmy does not take WORK=t32 realized t128"):
         _check_pins({"WORK": "t32"}, kernels_of(linear(), Options(target="sm_80")))
-    with pytest.raises(UnsupportedError, match="Emmy's passes fail: ValueError: REDUCE 'nonsense'"):
-        ptxc.compile(linear(), target="sm_80", pins={"REDUCE": "nonsense"})
+    for pins, message in (
+        ({"REDUCE": "nonsense"}, "REDUCE cannot be 'nonsense'"),
+        ({"WORK": "zz"}, "WORK cannot be 'zz'"),
+        ({"FAST_MATH": "perhaps"}, "FAST_MATH cannot be 'perhaps'"),
+        ({"FOO": "x"}, "Emmy has no knob 'FOO'"),
+        ({"TIL": "x"}, "Emmy has no knob 'TIL'; did you mean TILE?"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            ptxc.compile(linear(), target="sm_80", pins=pins)
+        assert message in str(raised.value)
+    with pytest.raises(UsageError, match=r"leave out separate \(--separate\)"):
+        ptxc.compile(kernels_of(linear(), Options(target="sm_80")), separate=True)
     with pytest.raises(UsageError, match="Kernel IR, which has its schedule"):
         ptxc.compile(kernels_of(linear(), Options(target="sm_80")), pins={"WORK": "t64"})
     for options in ({"pins": "WORK=t64"}, {"golden": None}, {"realization": "x"}):
@@ -118,11 +186,16 @@ def test_a_recorded_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     recorded = json.loads(Path(path).read_text())["rows"][0]["knobs"]
     (op,) = [node.op for node in kernel_nodes(kernels_of(None, Options("sm_80", golden=path, realization="k2048")))]
     assert {name: str(op.knobs[name]) for name in recorded} == recorded
+    other = json.loads(Path(path).read_text())
+    other["rows"][0]["knobs"]["WRK"] = "t64"
+    odd = str(tmp_path / "odd.json")
+    Path(odd).write_text(json.dumps(other))
     for more, message in (
         (["--realization", "nosuch"], "no realization is called 'nosuch'"),
         (["--golden", "absent.json"], "cannot read 'absent.json'"),
         (["--golden", __file__], "this is no golden file of Emmy's"),
         (["--pins", "WORK"], "'WORK' is no pin; give KNOB=VALUE"),
+        (["--golden", odd], "the row 'reduce.k2048': Emmy has no knob 'WRK'; did you mean WORK?"),
         (["--realization", ""], "a golden file and a realization go together"),
     ):
         assert main([*told, *more]) == 2

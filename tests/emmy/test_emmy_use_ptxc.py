@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
+from emmy.compiler import target as emmys
 from emmy.compiler.backend import plan as plans
 from emmy.compiler.backend.cuda import nvcc, program
 from emmy.compiler.backend.cuda.backend import CudaBackend
@@ -16,8 +18,11 @@ from emmy.compiler.ir.kernel import render
 from emmy.compiler.target import set_target
 from emmy_lab import cuda_ops, linear
 
+from ptxc.comparison import builds
+from ptxc.driver import Options
 from ptxc.emmy import build, internals, use_ptxc
 from ptxc.errors import CompileError, UnsupportedError, UsageError
+from ptxc.store import Store
 from ptxc.toolchain import find_ptxas
 
 PLACES = (
@@ -106,7 +111,40 @@ def test_arithmetic_is_what_emmys_flags_say(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("EMMY_NVCC_FLAGS", "--use_fast_math --fmad=false")
     options = builder._options_now()
     assert (options.math, options.fma) == ("fast", False)
-    assert list(build._for_ptxas(["-Xptxas", "-O1,-v", "--ptxas-options=-O2", "-O3"])) == ["-O1", "-v", "-O2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "fast", "fused", "ptxas"),
+    [
+        ("-Xptxas -O1,-v --ptxas-options=-O2 -O3", False, True, ("-O1", "-v", "-O2")),
+        ("-fmad false", False, False, ()),
+        ("--fmad false -fmad=yes", False, True, ()),
+        ("-use_fast_math=true", True, True, ()),
+        ("-use_fast_math --use-fast-math=false --ftz=false", False, True, ()),
+        ("-use_fast_math -ftz=true -prec-div false --prec-sqrt=false -lineinfo", True, True, ()),
+    ],
+)
+def test_flags(flags: str, fast: bool, fused: bool, ptxas: tuple[str, ...]) -> None:
+    assert build.Flags.read(flags.split()) == build.Flags(fast, fused, ptxas)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--ftz=true", "--ftz=true among EMMY_NVCC_FLAGS is not followed"),
+        ("-prec-div false", "--prec-div=false among EMMY_NVCC_FLAGS is not followed"),
+        ("-use_fast_math --prec-sqrt=true", "--prec-sqrt=true among EMMY_NVCC_FLAGS is not followed"),
+        ("-fmad", "-fmad among EMMY_NVCC_FLAGS is neither true nor false"),
+        ("-fmad -O3", "-fmad among EMMY_NVCC_FLAGS is neither true nor false"),
+        ("-O3 -Xptxas", "there is nothing behind -Xptxas among EMMY_NVCC_FLAGS"),
+    ],
+)
+def test_flags_that_are_not_followed(flags: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_target((9, 0))
+    monkeypatch.setenv("EMMY_FAST_MATH", "0")
+    monkeypatch.setenv("EMMY_NVCC_FLAGS", flags)
+    with pytest.raises(UsageError, match=message):
+        build.Builder({})._options_now()
 
 
 # ---------------------------------------------------------------------------------------------- in and out again
@@ -148,10 +186,47 @@ def test_options() -> None:
     before = replaced()
     with use_ptxc(opt=1), pytest.raises(UsageError, match="in use with the options"), use_ptxc():
         pass
-    for options in ({"target": "sm_80"}, {"nonsense": 1}, {"opt": 7}):
+    bad: list[dict[str, Any]] = [{"target": "sm_80"}, {"nonsense": 1}, {"opt": 7}, {"disable": ("nonsense",)}]
+    bad += [{"disable": ("leave-ssa",)}, {"ptx_version": "x"}, {"time_passes": True}, {"cache": False}]
+    for options in bad:
         with pytest.raises(UsageError), use_ptxc(**options):
             pass
     assert replaced() == before
+
+
+# --------------------------------------------------------------------------------------- Emmy's CUDA text, beside it
+
+
+def test_the_text_of_the_comparison_is_cuda(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, options = (ROOT / "golden" / "row_sum_tree" / "kernel.ir.json").read_bytes(), Options(target="sm_89")
+    set_target((8, 0))
+    with use_ptxc(), pytest.raises(UnsupportedError, match="no CUDA text of Emmy's inside use_ptxc"):
+        builds.emmys_texts(source, options, kept)
+    assert not list(kept.entries())
+    (text,) = builds.emmys_texts(source, options, kept)
+    assert "__global__" in text.source
+    assert emmys.compute_capability() == (8, 0)
+    monkeypatch.setattr(builds, "cuda_texts", lambda *_: [])
+    assert builds.emmys_texts(source, options, kept) == [text]
+    monkeypatch.setenv("EMMY_READABLE", "1")
+    assert builds.emmys_texts(source, options, kept) == []
+
+
+def test_nothing_is_replaced_where_something_cannot_be() -> None:
+    before = replaced()
+    replacement = internals.Replacement(build.Builder({}))
+    replacement._new.append((render, "nosuch", None))
+    with pytest.raises(KeyError):
+        replacement.install()
+    assert replaced() == before
+
+
+def test_the_key_has_all_assemblers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = set()
+    for said in ("one", "one\ntwo"):
+        monkeypatch.setattr(build, "tool_versions", lambda _, said=said: said)
+        tags.add(build.Builder.toolkit())
+    assert len(tags) == 2
 
 
 # ------------------------------------------------------------------------------------------------ another Emmy

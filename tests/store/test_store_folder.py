@@ -272,3 +272,9 @@ def test_sizes(text: str, count: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="which is no size"):
         limit_of(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 20, "9999999999T"])
+def test_limits_that_no_machine_has(text: str) -> None:
+    with pytest.raises(UsageError, match="more bytes than there are"):
+        limit_of(text)

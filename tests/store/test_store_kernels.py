@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from ptxc.errors import CompileError, ToolchainError
 from ptxc.frontend.reader import KernelNode, kernel_nodes
 from ptxc.ir.text import format_kernel
 from ptxc.launch import Launch
-from ptxc.store import Store
+from ptxc.store import Store, digest
 from ptxc.store import kernels as store_kernels
 from ptxc.store.assemblies import assemble_kept
 from ptxc.store.kernels import KernelFile
@@ -116,6 +117,7 @@ def test_other_code_makes_other_entries(compilations: list[str], monkeypatch: py
 def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ptxc.store.settings import code_version
 
+    monkeypatch.setattr(ptxc, "LOADED", time.time() + 1000)
     package = tmp_path / "ptxc"
     (tmp_path / "passes").mkdir()
     (package / "cli").mkdir(parents=True)
@@ -133,6 +135,22 @@ def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: p
     (package / "cli" / "notes.txt").write_text("")
     versions.add(code_version.__wrapped__())
     assert len(versions) == 5
+
+
+def test_sources_that_changed_after_they_were_loaded_have_no_common_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ptxc.store.settings import code_version
+
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\n")
+    monkeypatch.setattr(ptxc, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(ptxc, "LOADED", time.time() + 10)
+    assert code_version.__wrapped__() == code_version.__wrapped__()
+    monkeypatch.setattr(ptxc, "LOADED", file.stat().st_mtime)
+    assert code_version.__wrapped__() != code_version.__wrapped__()
+    os.utime(file, (0, 0))  # as where another file took its place
+    assert code_version.__wrapped__() != code_version.__wrapped__()
 
 
 def test_damage_is_repaired(kept: Store, compilations: list[str]) -> None:
@@ -219,6 +237,33 @@ def test_machine_code_is_made_once(kept: Store, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("ptxc.store.assemblies.tool_versions", lambda _: "another")
     with pytest.raises(pytest.fail.Exception):
         assemble_kept(compiled.ptx, "sm_80")
+
+
+@pytest.mark.needs("ptxas")
+def test_an_entry_of_another_form_is_none(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (compiled,) = ptxc.compile(ROW_SUM, target="sm_80")
+    first = assemble_kept(compiled.ptx, "sm_80")
+    (entry,) = [entry for entry in kept.entries() if entry.kind == "cubin"]
+    value = kept.read(entry)
+    assert value is not None
+    for used in value.facts["kernels"].values():
+        used["color"] = 1
+    kept.put("cubin", entry.key, value)
+    assert assemble_kept(compiled.ptx, "sm_80").cubin == first.cubin
+    monkeypatch.setattr("ptxc.store.assemblies.SCHEMA", "another")
+    monkeypatch.setattr("ptxc.store.assemblies.assemble", lambda *_, **__: pytest.fail("it is unknown"))
+    with pytest.raises(pytest.fail.Exception):
+        assemble_kept(compiled.ptx, "sm_80")
+
+
+def test_a_value_that_cannot_be_read_is_made_again(kept: Store) -> None:
+    def read(value: dict[str, int]) -> int:
+        return value["a"]
+
+    key = digest("x")
+    assert kept.find("json", key, lambda: {"b": 1}) == {"b": 1}
+    assert kept.find("json", key, lambda: {"a": 2}, read=read) == 2
+    assert kept.find("json", key, lambda: {"a": 3}, read=read) == 2
 
 
 @pytest.mark.needs("ptxas")
