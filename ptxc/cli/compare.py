@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.driver import Options
     from ptxc.store import open_store
 
-    files: dict[str, Entry] = {}
+    by_path: dict[str, Entry] = {}
     for entry in _entries(args):
-        files.setdefault(os.path.realpath(entry.path), entry)
-    entries = list(files.values())
+        by_path.setdefault(os.path.realpath(entry.path), entry)
+    entries = list(by_path.values())
     if args.picture is not None:
         from ptxc.comparison.picture import check_picture, draw
 

@@ -336,7 +336,12 @@ def read_arrays(name: str) -> dict[str, Array]:
             return {key: file[key] for key in file.files}
     except OSError as error:
         raise UsageError(f"cannot read {name!r}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
+    except ValueError as error:
+        # NumPy offers to unpickle what it does not know.
+        odd = "pickle" in str(error)
+        what = "this is no .npz file" if not odd else "this is no .npz file, or one of Python objects"
+        raise InputError(what if odd else f"{what}: {error}", hint=hint, file=name) from error
+    except (EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
         raise InputError(f"this is no .npz file: {error}", hint=hint, file=name) from error
 
 
