@@ -213,6 +213,7 @@ def test_registers_before_the_wait() -> None:
     body, result = faults(f"{ONE} wgmma.commit_group.sync.aligned;\n{USE}")
     finding = result.findings[0]
     assert finding.check == "race"
+    assert len(set(finding.threads)) == len(finding.threads) <= finding.count
     assert "reads %acc0, which the wgmma in line" in finding.message
     assert finding.line == line_of(body, "st.global.f32 [%d22], %acc0", 3)
     body, result = faults(f"{ONE} wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;\n{USE}")
@@ -242,6 +243,7 @@ def test_shared_memory_before_the_wait() -> None:
     body, result = faults(f"{ONE} bar.sync 0; {write}\n{WAIT}")
     (finding,) = result.findings
     assert finding.check == "race"
+    assert len(set(finding.threads)) == len(finding.threads) <= finding.count
     assert "overwrites what a wgmma reads that was not waited for" in finding.message
     assert finding.line == line_of(body, "@%p4 st.shared.u32", 3)
     assert not faults(f"{ONE} {WAIT} bar.sync 0; {write}")[1].findings
