@@ -261,7 +261,10 @@ def test_what_is_missing_before_it() -> None:
     no_barrier = FILL.replace("bar.sync 0;", "")
     result = found(args, f"{no_barrier} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
     assert any(finding.check == "race" for finding in result.findings)
-    assert all(len(set(finding.threads)) == len(finding.threads) for finding in result.findings)
+    unwritten = FILL.replace("st.shared.v4.b32 [%r46]", "@%p1 st.shared.v4.b32 [%r46]")
+    result = found(args, f"{unwritten} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
+    (finding,) = [finding for finding in result.findings if finding.check == "init"]
+    assert (finding.threads, finding.count) == ((0,), 1)
     args[2] = np.array([descriptor(SIZE - 256, 16, 256, "32B")] * 2, np.uint64)
     result = found(args, f"{FILL} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
     assert any("reaches outside" in finding.message for finding in result.findings)
