@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ptxc.errors import InputError
+from ptxc.errors import InputError, TargetError
+from ptxc.target import parse_target
 
 MANIFEST = "MANIFEST.jsonl"
+
+#: What a line of it holds.
+_KEYS = ("file", "card", "target", "row")
 
 
 class Entry(NamedTuple):
@@ -27,11 +31,22 @@ def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
 
     A manifest is a file ``MANIFEST.jsonl`` with an object a line: ``file``, the ``card`` that the kernel was tuned for,
     its ``target`` and the ``row`` of Emmy's golden file that it is from. Raises InputError for any other.
+    Where the folder has no manifest and no kernels, those of the folders below it are meant.
     """
     if (folder / MANIFEST).exists():
-        rows = _rows(folder / MANIFEST)
+        rows = list(_rows(folder / MANIFEST))
         return [Entry(folder / row["file"], row["card"], row["target"], family(row["row"])) for row in rows]
-    return [Entry(path, folder.name, target, family(path.stem)) for path in sorted(folder.glob("*.json"))]
+    here = [path for path in sorted(folder.glob("*.json")) if _holds_kernels(path)]
+    paths = here or [path for path in sorted(folder.rglob("*.json")) if _holds_kernels(path)]
+    return [Entry(path, folder.name, target, family(path.stem)) for path in paths]
+
+
+def _holds_kernels(path: Path) -> bool:
+    """Whether a file is a graph with Kernel IR, as far as its text says; not a launch description, say."""
+    try:
+        return path.is_file() and b'"KernelOp"' in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _rows(manifest: Path) -> Iterator[dict[str, Any]]:
@@ -40,13 +55,24 @@ def _rows(manifest: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-            whole = all(isinstance(row[key], str) for key in ("file", "card", "target", "row"))
-        except (ValueError, TypeError, LookupError):
-            whole = False
-        if not whole:
-            hint = 'a line is an object with the texts "file", "card", "target" and "row"'
-            raise InputError(f"line {number} names no kernel", hint=hint, file=str(manifest))
+        except (ValueError, RecursionError) as error:
+            raise _odd(manifest, number, f"is no JSON: {error}") from error
+        missing = [key for key in _KEYS if not (isinstance(row, dict) and isinstance(row.get(key), str))]
+        if missing:
+            raise _odd(manifest, number, f"has no text {json.dumps(missing[0])}")
+        try:
+            parse_target(row["target"])
+        except TargetError as error:
+            raise _odd(manifest, number, f"has a target that is none: {error.what}", error.hint) from error
+        if not (manifest.parent / row["file"]).is_file():
+            raise _odd(manifest, number, f"names a file that is not there: {row['file']!r}", "write it from the folder")
         yield row
+
+
+def _odd(manifest: Path, number: int, what: str, hint: str = "") -> InputError:
+    """The error for a line of a manifest."""
+    hint = hint or 'a line is an object with the texts "file", "card", "target" and "row"'
+    return InputError(f"line {number} {what}", hint=hint, file=str(manifest))
 
 
 def family(row: str) -> str:

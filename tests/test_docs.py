@@ -47,9 +47,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/launch.md"])
-def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/launch.md", "docs/ir.md", "docs/emmy.md"])
+def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    from emmy.compiler.target import set_target
+
     monkeypatch.chdir(ROOT)
+    request.addfinalizer(lambda: set_target(None))
     examples = _EXAMPLE.findall((ROOT / page).read_text())
     assert examples
     for example in examples:

@@ -19,16 +19,16 @@ def check(kernel: CompiledKernel, graph: Graph, ctas: str) -> str:
     for a finding or for outputs that differ, another CompileError where the kernel cannot be executed.
     """
     from ptxc.reference.buffers import integers_of, problem_of
-    from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Settings
     from ptxc.reference.sample import Sample
     from ptxc.reference.steps import steps_of
+    from ptxc.reference.tolerances import tolerance_for
     from ptxc.reference.verification import PTXC, REFERENCE, Verification
 
     steps = steps_of([kernel])
     integers = {name: integer.value for name, integer in integers_of(steps, {}, {}).items()}
     problem = problem_of(steps, integers, {})
-    tolerance = Tolerance(None, 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
+    tolerance = tolerance_for(problem, graph)
     settings = Settings(frozenset(("memory", "race", "init", "sync")), Sample.parse(ctas))
     verification = Verification(problem, tolerance, settings)
     verification.evaluate(graph, steps)

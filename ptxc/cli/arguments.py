@@ -183,7 +183,9 @@ def add_choice_of_passes(parser: argparse._ActionsContainer) -> None:
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """The compilation's options (:class:`ptxc.driver.Options`) out of those two groups. Raises UsageError."""
     from ptxc.passes.pipeline import Runner
+    from ptxc.store import open_store
 
+    open_store(not args.no_cache)  # what is wrong with its settings is no file's fault
     stop_after, start_at = getattr(args, "stop_after", ""), getattr(args, "start_at", "")
     Runner(disabled=args.disable, stop_after=stop_after, start_at=start_at)
     return {
@@ -206,7 +208,10 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 
 def pass_list(text: str) -> list[str]:
     """The passes in an option that may be given several times, or once with commas."""
-    return [name for name in text.split(",") if name]
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError("it names no pass; `ptxc passes` lists them")
+    return names
 
 
 def number_of_jobs(text: str) -> int:

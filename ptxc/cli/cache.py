@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -56,6 +57,7 @@ def add(commands: Commands) -> None:
         usage="ptxc cache info|list|clear|verify [option...]",
     )
     parser.set_defaults(run=run)
+    parser._negative_number_matcher = re.compile("-[0-9]")  # `-3d` is no option but a wrong time
     parser.add_argument("action", choices=tuple(_ACTIONS), help="what to do")
     parser.add_argument(
         "--kind", choices=tuple(_KINDS), action="append", default=[], help="list, clear: only entries of this kind"
@@ -80,7 +82,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--kind changes nothing for {args.action}", hint="leave it out")
     if args.unused_for is not None and args.action != "clear":
         raise UsageError(f"--unused-for changes nothing for {args.action}", hint="leave it out")
-    return _ACTIONS[args.action](open_store(), args)
+    store = open_store()
+    if os.path.exists(store.folder) and not os.path.isdir(store.folder):
+        raise UsageError(
+            f"{store.folder!r}, where results would be kept, is no folder", hint="set PTXC_CACHE_DIR to one"
+        )
+    return _ACTIONS[args.action](store, args)
 
 
 def _info(store: Store, args: argparse.Namespace) -> int:

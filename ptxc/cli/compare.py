@@ -36,6 +36,7 @@ Builds kernels with ptxc and, from Emmy's CUDA text, with nvcc, and shows side b
 registers, spills, occupancy, instructions of machine code, and those for a unit of work in the hottest loop.
 
 FILE is the JSON of a graph of Kernel IR, or a folder of them; in a folder, MANIFEST.jsonl names each kernel's target.
+A folder without one and without such files is searched, with all folders below.
 One kernel is shown in full, of several a line each and how far they reach the project's bars. Needs nvcc, ptxas and
 nvdisasm. What nvcc and ptxas made is kept: a run that was interrupted goes on where it was, and one after a change of
 ptxc only assembles what changed."""
@@ -77,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.driver import Options
     from ptxc.store import open_store
 
-    entries = list(_entries(args))
+    by_path: dict[str, Entry] = {}
+    for entry in _entries(args):
+        by_path.setdefault(os.path.realpath(entry.path), entry)
+    entries = list(by_path.values())
     if args.picture is not None:
         from ptxc.comparison.picture import check_picture, draw
 
@@ -100,11 +104,12 @@ def _entries(args: argparse.Namespace) -> Iterator[Entry]:
     """The kernels' files. Raises CompileError for what is none."""
     from ptxc.cli.arguments import DEFAULT_TARGET
     from ptxc.corpus import Entry, entries, family
-    from ptxc.target import parse_target
 
     if not args.sources:
         raise UsageError("no file is given", hint="name files of Kernel IR, or a folder of them")
     for source in args.sources:
+        if args.sources.count(source) > 1:
+            raise UsageError(f"{source!r} is given twice", hint="give it once")
         path = Path(source)
         if not path.is_dir():
             if not path.exists():
@@ -113,9 +118,8 @@ def _entries(args: argparse.Namespace) -> Iterator[Entry]:
             continue
         found = entries(path, args.target or DEFAULT_TARGET)
         if not found:
-            raise UsageError(f"the folder {source!r} has no file *.json")
+            raise UsageError(f"the folder {source!r} has no kernels: no file *.json with a graph of Kernel IR")
         for entry in found:
-            parse_target(entry.target)
             yield entry._replace(target=args.target or entry.target)
 
 
@@ -145,7 +149,9 @@ class _Session:
             except KeyboardInterrupt:
                 pool.shutdown(cancel_futures=True)
                 self.rows = [row for future in futures if _is_fine(future) for row in future.result()]
-                say(f"ptxc: interrupted after {len(self.rows)} kernels; the same command goes on from there")
+                from ptxc.cli.results import counted
+
+                say(f"ptxc: interrupted after {counted(len(self.rows), 'kernel')}; the same command goes on from there")
                 return 130
             except BaseException:
                 pool.shutdown(cancel_futures=True)

@@ -28,6 +28,14 @@ _UNITS = {
 _SHORT = {Unit.PRODUCT: "mma", Unit.FLOAT: "float", Unit.WORD: "word", Unit.KERNEL: "kernel"}
 
 
+#: What is said where a ratio compares regions of different sorts.
+_UNLIKE = "the regions are not alike: a loop that one compiler unrolled, or moved work out of"
+
+
+def _is_unlike(row: Comparison) -> bool:
+    return row.per_work is not None and not row.alike
+
+
 def report(rows: Sequence[Comparison]) -> str:
     """The report for people."""
     if len(rows) == 1:
@@ -60,6 +68,7 @@ def _in_full(row: Comparison) -> str:
     if any(builds):
         parts += [_hottest(row), _loops(row)]
     parts += [printable(note) for note in row.notes]
+    parts += [_UNLIKE] if _is_unlike(row) else []
     return "\n\n".join(filter(None, parts))
 
 
@@ -157,8 +166,8 @@ def _notes(rows: Sequence[Comparison]) -> list[str]:
     counts = Counter(note for row in rows for note in row.notes)
     said = [f"{count} kernels: {printable(note)}" for note, count in counts.items() if count > 1]
     said += [f"{printable(row.file)}: {printable(note)}" for row in rows for note in row.notes if counts[note] == 1]
-    if any(row.per_work is not None and not row.alike for row in rows):
-        said.append("* the regions are not alike: a loop that one compiler unrolled, or moved work out of")
+    if any(map(_is_unlike, rows)):
+        said.append(f"* {_UNLIKE}")
     return said
 
 

@@ -82,7 +82,8 @@ def add(commands: Commands) -> None:
         "--launch-json",
         type=path_name,
         metavar="PATH",
-        help="write what a launcher needs: grid, block, parameters, memory to zero, runtime integers",
+        help="write what a launcher needs: grid, block, parameters, memory to zero, runtime integers; of several "
+        "files, a folder with one for each",
     )
     output.add_argument(
         "--assemble", action="store_true", help="run ptxas; report registers, spills, shared and constant bytes"

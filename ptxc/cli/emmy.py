@@ -16,7 +16,7 @@ cache, under names that nvcc's never have. The exit status is Emmy's, or 2 where
 
 _EXAMPLES = (
     ("ptxc emmy compile --golden G.json --realization NAME --target sm_80", "a recorded schedule, as PTX"),
-    ("ptxc emmy run --golden G.json --realization NAME --bench", "measured, on this machine's GPU"),
+    ("ptxc emmy run --golden G.json --realization NAME --bench", "measured, on this machine's GPU; needs torch"),
     ("ptxc emmy compile --help", "Emmy's help"),
 )
 

@@ -20,6 +20,8 @@ from ptxc.device import DEADLINE, KINDS
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
+    from emmy.compiler.graph import Graph
+
     from ptxc.cli.results import Listing
     from ptxc.cli.sources import Source
     from ptxc.device.cuda import CudaDevice
@@ -60,7 +62,7 @@ def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
         type=_tolerance,
         metavar="X",
         help="relative to the larger of an element and the root mean square (default: 1e-5; 2e-3 where a buffer is "
-        "f16, 2e-2 where one is bf16)",
+        "f16, 2e-2 where one is bf16, more where f16 is summed in)",
     )
     group.add_argument("--atol", type=_tolerance, metavar="X", help="absolute, added to that (default: 0)")
 
@@ -150,11 +152,12 @@ def one_source(args: argparse.Namespace) -> None:
         raise UsageError(f"{len(args.sources)} files are given", hint="give one; a graph may hold several kernels")
 
 
-def tolerance_of(args: argparse.Namespace, problem: Problem) -> Tolerance:
-    """What is near enough, for kernels on the buffers of ``problem``."""
-    from ptxc.reference.compare import Tolerance
+def tolerance_of(args: argparse.Namespace, problem: Problem, program: Program | None) -> Tolerance:
+    """What is near enough, for the kernels of ``program`` on the buffers of ``problem``."""
+    from ptxc.reference.tolerances import tolerance_for
 
-    return Tolerance(args.rtol, args.atol or 0.0, frozenset(buffer.dtype for buffer in problem.buffers.values()))
+    graph = program.graph() if program is not None else None
+    return tolerance_for(problem, graph, args.rtol, args.atol or 0.0)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
@@ -210,6 +213,8 @@ class Program:
     statements: Callable[[], dict[int, str]] = dict
     #: What the texts are for, where ptxc compiled them.
     target: str = ""
+    #: The Kernel IR that they come from, None for a PTX text.
+    graph: Callable[[], Graph | None] = lambda: None
 
     def listing(self) -> Listing:
         """The lines of the texts, for findings."""
@@ -288,7 +293,7 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
         return statements_of_lines([kernel.kernel for kernel in kernels], parse_target(target), version)
 
     steps = read_launch(args.launch) if args.launch is not None else steps_of(kernels)
-    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements, target)
+    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements, target, lambda: source.graph)
 
 
 def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:
@@ -331,7 +336,12 @@ def read_arrays(name: str) -> dict[str, Array]:
             return {key: file[key] for key in file.files}
     except OSError as error:
         raise UsageError(f"cannot read {name!r}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
+    except ValueError as error:
+        # NumPy offers to unpickle what it does not know.
+        odd = "pickle" in str(error)
+        what = "this is no .npz file" if not odd else "this is no .npz file, or one of Python objects"
+        raise InputError(what if odd else f"{what}: {error}", hint=hint, file=name) from error
+    except (EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
         raise InputError(f"this is no .npz file: {error}", hint=hint, file=name) from error
 
 

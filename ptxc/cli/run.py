@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     launching.note_empty(launched)
 
     report = _report(problem, arrays, program, launched, settings, device.description.name if device else "")
-    report.compare(expected, launching.tolerance_of(args, problem), sampled=not settings.sample.is_all)
+    tolerance = launching.tolerance_of(args, problem, program if expected else None)
+    report.compare(expected, tolerance, sampled=not settings.sample.is_all)
     if args.output:
         write(Path(args.output), launching.npz(report.outputs()))
     show(report.json() if args.json else report.text())

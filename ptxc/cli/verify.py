@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         return launching.execute(executed, arrays, problem, settings, f"running {who}'s PTX", device)
 
     gpu = device.description.name if device else ""
-    verification = Verification(problem, launching.tolerance_of(args, problem), settings, runner, gpu)
+    verification = Verification(problem, launching.tolerance_of(args, problem, program), settings, runner, gpu)
     if args.program is not None:
         _evaluate_program(verification, args.program)
     elif source.program is not None and is_program(source.program):
@@ -137,7 +137,9 @@ def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
         for found in verification.findings
     ]
     wrong = verification.wrong
-    return "\n\n".join([*parts, f"wrong: {', '.join(wrong)}" if wrong else "right"])
+    verdict = f"wrong: {', '.join(wrong)}" if wrong else "right"
+    verdict += "; ptxc equals nvcc, bit by bit" if verification.identical else ""
+    return "\n\n".join([*parts, verdict])
 
 
 def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
@@ -154,6 +156,7 @@ def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
         "answers": verification.notes,
         "integers": verification.problem.integers,
         "differences": compared,
+        "equals_nvcc": verification.identical,
         "faults": verification.faults,
         "findings": found,
     }

@@ -200,6 +200,19 @@ def _buffers(op: KernelOp, body: _Body, constants: Mapping[str, ConstantOp]) -> 
     return buffers
 
 
+def _check_shapes(buffers: Mapping[str, Buffer], runtime: Sequence[str]) -> None:
+    """Raise InputError for a size that a kernel would have to be told, and is not."""
+    for buffer in buffers.values():
+        for extent in buffer.shape:
+            unknown = set() if isinstance(extent, int) else extent.expr.free_vars().difference(runtime)
+            if unknown:
+                known = f"the kernel's sizes are {', '.join(runtime)}" if runtime else "the kernel takes no sizes"
+                raise InputError(
+                    f"the shape of {buffer.name!r} has the size {min(unknown)!r}, which the kernel does not take",
+                    hint=f"{known}; write a number, or the name of an axis's extent",
+                )
+
+
 def _parameters(
     op: KernelOp, body: _Body, paged: dict[str, Paged], indirect: tuple[str, ...], runtime: tuple[str, ...]
 ) -> tuple[Parameter, ...]:
@@ -416,7 +429,8 @@ def check_shared(signature: Signature, target: Target) -> None:
 
 
 def launch_of(signature: Signature) -> Launch:
-    """The launch description."""
+    """The launch description. Raises InputError for a buffer whose size cannot be known."""
+    _check_shapes(signature.buffers, signature.runtime)
     return Launch(
         grid=(_grid(signature), 1, 1),
         block=(signature.threads, 1, 1),

@@ -17,6 +17,7 @@ from emmy.compiler.ir.kernel.ir import MbarrierArrive, MbarrierArriveExpectTx, M
 from ptxc.errors import InputError
 from ptxc.reference.buffers import Array
 from ptxc.reference.expressions import index_of
+from ptxc.sim.findings import missing
 
 if TYPE_CHECKING:
     from ptxc.reference.evaluator import Evaluator
@@ -70,6 +71,14 @@ class Barriers:
         self.whole: Array = np.zeros(ctas, np.int64)
         self._shared: dict[str, Mbarrier] = {}
         self._numbered: dict[int, _Numbered] = {}
+        #: Why threads wait, by the statements at which they do.
+        self.waits: dict[str, Callable[[], str]] = {}
+
+    def hang(self) -> InputError:
+        """The error where all threads wait."""
+        for path, reason in self.waits.items():
+            return InputError(f"threads wait for what never happens: {reason()}", statement=path)
+        return InputError("threads wait for what never happens")
 
     def shared(self, name: str, slots: int) -> Mbarrier:
         """The mbarriers of a shared array."""
@@ -128,8 +137,17 @@ def wait(e: Evaluator, stmt: MbarrierWait, path: str) -> Iterator[Ready]:
 
     if (barrier.count[at] == 0).any():
         raise InputError("an mbarrier is used before it is initialised")
+
+    def reason() -> str:
+        ctas, slots = (places[barrier.phase[at] == parity] for places in at)
+        place = ctas[0], slots[0]
+        lack = missing(int(barrier.pending[place]), int(barrier.bytes[place]))
+        return f"phase {int(barrier.phase[place])} of the mbarrier {stmt.mbar}[{slots[0]}] {lack}"
+
     if not complete():
+        e.barriers.waits[f"{path} MbarrierWait"] = reason
         yield complete
+        del e.barriers.waits[f"{path} MbarrierWait"]
 
 
 def sync(e: Evaluator, stmt: Sync, path: str) -> Iterator[Ready]:
@@ -149,8 +167,15 @@ def sync(e: Evaluator, stmt: Sync, path: str) -> Iterator[Ready]:
     def complete() -> bool:
         return bool((barrier.complete[ctas] > before).all())
 
+    def reason() -> str:
+        here = ctas[barrier.complete[ctas] <= before][0]
+        total = np.broadcast_to(wanted, e.barriers.ctas)[here]
+        return f"{barrier.arrived[here]} of {total} threads are at barrier {stmt.barrier_id}"
+
     if not complete():
+        e.barriers.waits[f"{path} Sync"] = reason
         yield complete
+        del e.barriers.waits[f"{path} Sync"]
 
 
 def nothing(e: Evaluator, stmt: Any, path: str) -> None:

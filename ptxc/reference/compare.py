@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,9 @@ _FORMATS = {
     "f4e2m1x2": (2, 1),
 }  # fmt: skip
 
+#: The largest numbers of types that what is expected, in float64, may exceed.
+_LARGEST = {"f16": 65504.0, "bf16": 255 * 2.0**120, "f32": (2 - 2.0**-23) * 2.0**127}
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -29,12 +33,15 @@ class Tolerance:
     what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
     the element types, the output's own and those in ``types``; there floats of eight bits do not count, as what a
     kernel reads of them is exact. An output of them, or of pairs of e2m1, is right where it is a neighbour of what is
-    expected.
+    expected. Where kernels sum up to ``half_sums`` products in f16, ``relative`` None is at least ``4 * sqrt(n) * u``
+    with the roundoff u of f16: rounding n partial sums is off by some ``n * u`` of a product, hardly by four times as
+    much, and a typical sum is ``sqrt(n)`` of one.
     """
 
     relative: float | None = None
     absolute: float = 0.0
     types: frozenset[str] = frozenset()
+    half_sums: int = 0
 
     def of(self, dtype: str) -> float:
         """The relative tolerance for an output of a type."""
@@ -42,7 +49,8 @@ class Tolerance:
             return self.relative
         if dtype not in TOLERANCES:
             return 0.0
-        return max(TOLERANCES.get(type, 0.0) for type in (dtype, *(self.types - EIGHT_BITS)))
+        least = 4 * math.sqrt(self.half_sums) * 2.0**-11
+        return max(least, *(TOLERANCES.get(type, 0.0) for type in (dtype, *(self.types - EIGHT_BITS))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Difference:
     place: tuple[int, ...] = ()
     got: float = 0.0
     expected: float = 0.0
+    #: Wrong elements that are infinite where what is expected is finite, but too large for the type.
+    overflowed: int = 0
 
 
 def compare(
@@ -100,8 +110,9 @@ def compare(
             allowed = np.maximum(allowed, _ulp(b, dtype))
     wrong = ~same & ~(absolute <= allowed)
     found = Difference(
-        name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max())
-    )
+        name, int(chosen.sum()), int(wrong.sum()), float(absolute.max()), float(relative.max()), float(ulp.max()),
+        overflowed=int((wrong & np.isinf(a) & np.isfinite(b) & (np.abs(b) > _LARGEST.get(dtype, np.inf))).sum()),
+    )  # fmt: skip
     if not absolute.any():
         return found
     worst = np.unravel_index(int(relative.argmax()), relative.shape)

@@ -199,7 +199,7 @@ def _nvcc(source: str, arch: str, form: str, options: Sequence[str]) -> tuple[by
         status, said, seconds = run_timed(command, TIME_LIMIT)
         if status or not output.exists():
             said = said.strip().replace(str(file), "kernel.cu")
-            raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500]}")
+            raise ToolchainError(f"nvcc refuses Emmy's CUDA text for {arch}: {said[:500] or 'it said nothing'}")
         return output.read_bytes(), seconds
 
 

@@ -170,7 +170,7 @@ class Evaluator:
         self.fixed = Fixed()
         self.mask = None
         for _ in self.body(self.op.body, "body"):
-            raise InputError("threads wait for what never happens")
+            raise self.barriers.hang()
 
     def _shared(self, array: Smem, ctas: int) -> Store:
         """A shared array of every CTA; floats that nothing has written are NaN."""

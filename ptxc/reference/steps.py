@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from ptxc.errors import InputError, UnsupportedError
+from ptxc.errors import InputError, TargetError, UnsupportedError
 from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorMap
+from ptxc.target import parse_target
 
 if TYPE_CHECKING:
     from ptxc.driver import CompiledKernel
@@ -19,6 +20,15 @@ ROLES = ("input", "output", "constant", "zero", "runtime", "pages", "start", "ta
 
 #: Those that are no memory of a buffer's own.
 ASIDE = ("runtime", "selector", "slot", "tensor_map")
+
+#: The types of parameters.
+_TYPES = ("u64", "u32")
+
+#: The most dimensions of a tensor map.
+_RANKS = 5
+
+#: The swizzle modes of tensor maps.
+_SWIZZLES = ("NONE", "32B", "64B", "128B")
 
 _HINT = "give what `ptxc compile --launch-json` wrote; docs/launch.md explains it"
 
@@ -112,7 +122,33 @@ def read_steps(text: str | bytes) -> list[Step]:
     steps = [_step(_Fields(kernel, f"kernels[{at}]")) for at, kernel in enumerate(kernels)]
     for step in steps:
         _check_roles(step)
+    _check_names(steps)
     return steps
+
+
+def _check_names(steps: Sequence[Step]) -> None:
+    """Raise InputError where a description names a buffer, a dimension or an integer that it does not describe."""
+    parameters = [parameter for step in steps for parameter in step.launch.parameters if parameter.role not in ASIDE]
+    shapes = {parameter.stands_for: parameter.shape for parameter in parameters if parameter.role != "zero"}
+    known = {parameter.stands_for for parameter in parameters}
+    hint = f"buffers are {', '.join(sorted(known))}" if known else "no parameter stands for a buffer"
+    for at, step in enumerate(steps):
+        launch, path = step.launch, f"kernels[{at}]"
+        named = [(f"{path}.zero[{i}]", name) for i, name in enumerate(launch.zero)]
+        named += [(f"{path}.tensor_maps[{i}].buffer", item.buffer) for i, item in enumerate(launch.tensor_maps)]
+        for where, name in named:
+            if name not in known:
+                raise InputError(f"there is no buffer {name!r}", statement=where, hint=hint)
+        for i, integer in enumerate(launch.runtime):
+            for buffer, axis in integer.sizes:
+                if buffer not in shapes or not 0 <= axis < len(shapes[buffer]):
+                    where = f"{path}.runtime[{i}].sizes"
+                    raise InputError(f"there is no dimension {axis} of a buffer {buffer!r}", statement=where, hint=hint)
+        integers = {integer.name for integer in launch.runtime}
+        for i, parameter in enumerate(launch.parameters):
+            if parameter.role == "runtime" and parameter.name not in integers:
+                what = f"nothing says which size {parameter.name!r} is: it is not among `runtime`"
+                raise InputError(what, statement=f"{path}.parameters[{i}]", hint=_HINT)
 
 
 class _Fields:
@@ -143,13 +179,35 @@ class _Fields:
         """The member ``name``, a list of objects; none where it is left out."""
         return [_Fields(value, f"{self.path}.{name}[{at}]") for at, value in enumerate(self.get(name, list, []))]
 
-    def extents(self, name: str, count: int) -> list[Any]:
-        """The member ``name``: up to ``count`` extents, filled up with ones."""
-        value = self.get(name, list)
-        if not 0 < len(value) <= count or not all(_is_extent(item) for item in value):
-            what = f"one to {count} numbers or expressions are needed here"
+    def natural(self, name: str) -> int:
+        """The member ``name``, a number of at least 0; 0 where it is left out."""
+        value = int(self.get(name, int, 0))
+        if value < 0:
+            raise InputError("a number of at least 0 is needed here", statement=f"{self.path}.{name}", hint=_HINT)
+        return value
+
+    def one_of(self, name: str, known: Iterable[str], default: str | None = None) -> str:
+        """The member ``name``, one of some words."""
+        value = str(self.get(name, str, default))
+        if value not in known:
+            what = f"{value!r} is none of {', '.join(known)}"
             raise InputError(what, statement=f"{self.path}.{name}", hint=_HINT)
-        return [*value, *[1] * (count - len(value))]
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The member ``name``, a list of texts; none where it is left out."""
+        value = self.get(name, list, [])
+        if not all(isinstance(item, str) for item in value):
+            raise InputError("a list of texts is needed here", statement=f"{self.path}.{name}", hint=_HINT)
+        return tuple(value)
+
+    def extents(self, name: str, count: int, least: int = 0) -> list[Any]:
+        """The member ``name``: ``count`` extents, numbers of at least ``least`` or expressions."""
+        value = self.get(name, list)
+        if len(value) != count or not all(_is_extent(item, least) for item in value):
+            what = f"{count} numbers of at least {least}, or expressions, are needed here"
+            raise InputError(what, statement=f"{self.path}.{name}", hint=_HINT)
+        return list(value)
 
 
 _KINDS: dict[type, str] = {
@@ -157,23 +215,32 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 
 
-def _is_extent(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+def _is_extent(value: Any, least: int = 0) -> bool:
+    return isinstance(value, str) or _is_number(value, least)
+
+
+def _is_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _step(fields: _Fields) -> Step:
     x, y, z = fields.extents("grid", 3)
-    block = fields.extents("block", 3)
+    block = fields.extents("block", 3, least=1)
     if not all(isinstance(extent, int) for extent in (y, z, *block)):
         raise InputError("only the grid's first extent may be an expression", statement=fields.path, hint=_HINT)
+    if fields.get("target", str, ""):
+        try:
+            parse_target(fields.get("target", str))
+        except TargetError as error:
+            raise InputError(error.what, statement=f"{fields.path}.target", hint=error.hint) from error
     launch = Launch(
         grid=(x, y, z),
         block=(block[0], block[1], block[2]),
-        dynamic_shared=fields.get("dynamic_shared", int, 0),
-        static_shared=fields.get("static_shared", int, 0),
+        dynamic_shared=fields.natural("dynamic_shared"),
+        static_shared=fields.natural("static_shared"),
         parameters=tuple(map(_parameter, fields.objects("parameters"))),
         runtime=tuple(map(_runtime, fields.objects("runtime"))),
-        zero=tuple(str(name) for name in fields.get("zero", list, [])),
+        zero=fields.texts("zero"),
         tensor_maps=tuple(map(_tensor_map, fields.objects("tensor_maps"))),
     )
     return Step(fields.get("name", str), launch)
@@ -186,7 +253,7 @@ def _parameter(fields: _Fields) -> LaunchParameter:
     return LaunchParameter(
         name=fields.get("name", str),
         role=fields.get("role", str),
-        type=fields.get("type", str, "u64"),
+        type=fields.one_of("type", _TYPES, "u64"),
         dtype=fields.get("dtype", str, ""),
         shape=tuple(shape),
         value=fields.get("value", (int, float, str, type(None))),
@@ -209,29 +276,34 @@ def _paging(fields: _Fields, dimensions: int) -> Paging:
 
 def _tensor_map(fields: _Fields) -> TensorMap:
     rank = len(fields.get("dims", list))
-    strides = fields.get("strides", list)
-    for name, values in (("dims", fields.get("dims", list)), ("strides", strides)):
-        if not all(map(_is_extent, values)):
-            raise InputError("numbers or expressions are needed here", statement=f"{fields.path}.{name}", hint=_HINT)
+    if not 1 <= rank <= _RANKS:
+        raise InputError(f"1 to {_RANKS} dimensions are needed here", statement=f"{fields.path}.dims", hint=_HINT)
     numbers = {name: fields.get(name, list) for name in ("box", "element_strides")}
     for name, values in numbers.items():
-        if len(values) != rank or not all(isinstance(value, int) for value in values):
-            raise InputError(f"{rank} numbers are needed here", statement=f"{fields.path}.{name}", hint=_HINT)
+        if len(values) != rank or not all(_is_number(value, 1) for value in values):
+            what = f"{rank} numbers of at least 1 are needed here"
+            raise InputError(what, statement=f"{fields.path}.{name}", hint=_HINT)
     return TensorMap(
         name=fields.get("name", str),
         buffer=fields.get("buffer", str),
         data_type=fields.get("data_type", str),
-        dims=tuple(fields.get("dims", list)),
-        strides=tuple(strides),
+        dims=tuple(fields.extents("dims", rank, least=1)),
+        strides=tuple(fields.extents("strides", rank - 1, least=1)),
         box=tuple(numbers["box"]),
         element_strides=tuple(numbers["element_strides"]),
-        swizzle=fields.get("swizzle", str),
+        swizzle=fields.one_of("swizzle", _SWIZZLES),
+        interleave=fields.one_of("interleave", ("NONE",), "NONE"),
+        l2_promotion=fields.one_of("l2_promotion", ("NONE",), "NONE"),
+        oob_fill=fields.one_of("oob_fill", ("NONE",), "NONE"),
     )
 
 
 def _runtime(fields: _Fields) -> RuntimeInteger:
-    sizes = fields.get("sizes", list, [])
-    if not all(isinstance(size, list) and len(size) == 2 for size in sizes):
+    sizes = fields.get("sizes", list)
+    if not all(
+        isinstance(size, list) and len(size) == 2 and isinstance(size[0], str) and _is_number(size[1], 0)
+        for size in sizes
+    ):
         raise InputError("pairs [buffer, dimension] are needed here", statement=f"{fields.path}.sizes", hint=_HINT)
-    pairs = tuple((str(buffer), int(axis)) for buffer, axis in sizes)
-    return RuntimeInteger(fields.get("name", str), pairs, fields.get("serial", int, 0))
+    pairs = tuple((buffer, axis) for buffer, axis in sizes)
+    return RuntimeInteger(fields.get("name", str), pairs, fields.natural("serial"))

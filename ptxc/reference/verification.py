@@ -148,11 +148,25 @@ class Verification:
         written: NDArray[np.bool_] = np.logical_or.reduce([mask.reshape(masks[0].shape) for mask in masks])
         return written
 
+    @cached_property
+    def identical(self) -> bool:
+        """Whether ptxc's PTX and nvcc's leave the same bits in every output."""
+        ours, theirs = (self.answers.get(who) for who in (PTXC, NVCC))
+        return bool(ours and theirs) and all(
+            array.tobytes() == theirs[name].tobytes() for name, array in (ours or {}).items() if theirs is not None
+        )
+
+    def _overflow(self, d: Difference) -> str:
+        """A remark where infinities are what numbers too large for the type become."""
+        dtype = self.problem.buffers[d.name].dtype
+        which = "there" if d.overflowed == d.wrong else f"in {d.overflowed} of them"
+        return f" ({which} the expected number is too large for {dtype})" if d.overflowed else ""
+
     @property
     def wrong(self) -> list[str]:
         """What is wrong, in words. Findings in nvcc's PTX are faults of Emmy's CUDA text, and none of ptxc's."""
         parts = [
-            f"{d.name} of {who} differs from {other}'s in {d.wrong} of {d.elements} elements"
+            f"{d.name} of {who} differs from {other}'s in {d.wrong} of {d.elements} elements{self._overflow(d)}"
             for who, other, d in self.differences
             if d.wrong
         ]

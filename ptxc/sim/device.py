@@ -348,7 +348,9 @@ class _Launch:
     ) -> None:
         where = geometry(ctas, self._block, self._grid)
         base = self._program.dynamic_shared
-        extents = [*self._program.shared, Extent("dynamic shared memory", base, base + self._shared)]
+        extents = list(self._program.shared)
+        if self._shared or not extents:
+            extents.append(Extent("dynamic shared memory", base, base + self._shared))
         m = Machine(
             program=self._program,
             geometry=where,

@@ -41,6 +41,13 @@ class Finding:
         return f"{self.check}: {place}{self.message}{address}{where}{times}"
 
 
+def missing(arrivals: int, nbytes: int) -> str:
+    """What keeps a phase of an mbarrier from completing: arrivals to come, and bytes to come or too many."""
+    if nbytes >= 0:
+        return f"lacks {arrivals} arrivals and {nbytes} bytes"
+    return f"{f'lacks {arrivals} arrivals and ' if arrivals else ''}has got {-nbytes} bytes too many"
+
+
 @dataclass(slots=True)
 class Findings:
     """The findings of one launch: one for each fault of each line, however many threads meet it."""

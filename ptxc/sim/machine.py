@@ -202,9 +202,10 @@ class Machine:
         at = instruction or self.instruction
         cta, _ = self.geometry.place(int(slots[0])) if slots.size else ((0, 0, 0), 0)
         same = slots[slots // self.geometry.slots == slots[0] // self.geometry.slots] if slots.size else slots
-        threads = tuple(int(slot) % self.geometry.slots for slot in same[:THREADS_NAMED])
+        each = list(dict.fromkeys(same.tolist()))  # a thread may meet it several times at once
+        threads = tuple(slot % self.geometry.slots for slot in each[:THREADS_NAMED])
         finding = Finding(
             check, message, at.line if at else 0, at.spelling if at else "", cta, threads, address, space,
-            max(int(slots.size), 1),
+            max(np.unique(slots).size, 1),
         )  # fmt: skip
         self.findings.add(finding, kind)

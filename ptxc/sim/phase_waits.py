@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ptxc.sim.findings import missing
 from ptxc.sim.machine import Active, Machine
 from ptxc.sim.mbarrier_ops import PhaseWait, per_thread
 from ptxc.sim.scalar import Index, Mask
@@ -94,13 +95,11 @@ class PhaseWaits:
             wait, active = parked.wait, parked.active
             addresses = m.compress(wait.address(m, active), active)
             wanted = per_thread(m, active, wait.wanted)
-            missing = "no mbarrier is there"
+            reason = "no mbarrier is there"
             for target in m.mbarriers.find(m, active, wait.space, addresses, wait.instruction)[:1]:
                 known, cta = target.object, int(target.ctas[0])
-                missing = (
-                    f"phase {int(known.phase[cta])} of the mbarrier at shared {known.address:#x} lacks "
-                    f"{int(known.pending[cta])} arrivals and {int(known.bytes[cta])} bytes"
-                )
+                lack = missing(int(known.pending[cta]), int(known.bytes[cta]))
+                reason = f"phase {int(known.phase[cta])} of the mbarrier at shared {known.address:#x} {lack}"
             which = f"a phase of parity {int(wanted[0])}" if wait.parity else "a phase"
-            message = f"waits for {which}, which can never complete: {missing}; {elsewhere}"
+            message = f"waits for {which}, which can never complete: {reason}; {elsewhere}"
             m.report("sync", "mbarrier", message, active.index, instruction=wait.instruction)

@@ -118,11 +118,44 @@ def test_what_is_wrong_is_one_line(args: list[str], message: str) -> None:
 def test_folders_without_kernels(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    assert "has no file *.json" in ptxc("compare", folder).message
-    (folder / "MANIFEST.jsonl").write_text('{"file": "k.json", "card": "c", "target": "sm_1", "row": "r"}')
-    assert "no target is called 'sm_1'" in ptxc("compare", folder).message
-    (folder / "MANIFEST.jsonl").write_text("odd")
-    assert "MANIFEST.jsonl: line 1 names no kernel" in ptxc("compare", folder).message
+    (folder / "launch.json").write_text("{}")
+    assert "has no kernels: no file *.json with a graph of Kernel IR" in ptxc("compare", folder).message
+    row = {"file": "k.json", "card": "c", "target": "sm_90", "row": "r"}
+    for line, what in (
+        (json.dumps({**row, "target": "sm_1"}), "has a target that is none: no target is called 'sm_1'"),
+        ("odd", "is no JSON: "),
+        ("[]", 'has no text "file"'),
+        (json.dumps({**row, "card": 1}), 'has no text "card"'),
+        (json.dumps(row), "names a file that is not there: 'k.json'"),
+    ):
+        (folder / "MANIFEST.jsonl").write_text(line)
+        assert f"MANIFEST.jsonl: line 1 {what}" in ptxc("compare", folder).message
+
+
+def test_a_folder_of_folders(tmp_path: Path, compared: list[tuple[str, str]]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        shutil.copy(VECTOR_ADD, tmp_path / "all" / name / f"{name}.json")
+        (tmp_path / "all" / name / f"{name}.meta.json").write_text('{"kernels": []}')
+    result = ptxc("compare", tmp_path / "all", tmp_path / "all" / "b", "--jobs", 1)
+    assert (result.status, [name for name, _ in compared]) == (0, ["a.json", "b.json"])
+    assert "is given twice; give it once" in ptxc("compare", VECTOR_ADD, VECTOR_ADD).message
+
+
+def test_an_nvcc_that_says_nothing(tools: None) -> None:
+    from ptxc.errors import ToolchainError
+    from ptxc.reference.emmy import compile_cuda
+
+    with pytest.raises(ToolchainError, match="for sm_90: it said nothing"):
+        compile_cuda("", "sm_90")
+
+
+def test_regions_that_are_not_alike_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ptxc.cli import comparisons
+
+    monkeypatch.setattr(comparisons, "_is_unlike", lambda row: True)
+    row = Comparison("k.json", "k", "sm_90", None, None, ())
+    assert "\n\nthe regions are not alike: a loop that one compiler unrolled" in comparisons.report([row])
 
 
 @pytest.mark.usefixtures("tools")
@@ -144,7 +177,7 @@ def test_an_interruption_shows_what_there_is(
 
     monkeypatch.setattr(comparison, "compare_file", interrupted)
     figures = tmp_path / "figures.json"
-    result = ptxc("compare", VECTOR_ADD, ROW_MAX, TWO_KERNELS, "--jobs", "1", "--json", figures)
+    result = ptxc("compare", VECTOR_ADD, ROW_MAX, "--jobs", "1", "--json", figures)
     assert result.status == 130
-    assert "the same command goes on from there" in result.err
+    assert "interrupted after 1 kernel; the same command goes on from there" in result.err
     assert json.loads(figures.read_text())["kernels"][0]["file"] == str(VECTOR_ADD)

@@ -168,6 +168,7 @@ def test_an_output_that_fails_for_one_of_several(tmp_path: Path) -> None:
         (["xyz"], "no command and no file is called 'xyz'; `ptxc --help`"),
         (["compile"], "no file is given; name a file of Kernel IR, or - for standard input"),
         (["check"], "no file is given"),
+        (["check", "k.json", "--disable", ""], "--disable: it names no pass; `ptxc passes` lists them"),
         (["check", "-", "-"], "standard input is given twice"),
         (["compile", "k.json", "--tagret", "sm_80"], "there is no option '--tagret'; did you mean --target? see `ptxc"),
         (["compile", "k.json", "--tagret=sm_80"], "there is no option '--tagret'; did you mean --target?"),

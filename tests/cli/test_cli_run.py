@@ -358,6 +358,7 @@ def test_arrays_that_are_none(tmp_path: Path) -> None:
         message = ptxc("run", VECTOR_ADD, "--inputs", name, cwd=tmp_path).message
         assert message.startswith(f"ptxc: error: {name}: this is no .npz file")
         assert "write it with numpy.savez" in message
+        assert "pickle" not in message
 
 
 def test_arrays_that_do_not_fit(tmp_path: Path) -> None:

@@ -479,3 +479,11 @@ def test_bad_kernels_are_refused(name: str) -> None:
     assert re.search(message, str(error)), error
     assert type(error) is kind
     assert error.hint or kind is not InputError or len(error.what) < 60
+
+
+def test_sizes_that_no_kernel_takes_are_refused() -> None:
+    from emmy.compiler.dim import Dim
+
+    graph = pointwise(inputs={"x": (64,), "z": (1024, Dim("nope"))})
+    error = refused(lambda: graph)
+    assert "the shape of 'z' has the size 'nope', which the kernel does not take" in str(error)

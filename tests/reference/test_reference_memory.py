@@ -216,7 +216,7 @@ def test_kernels_that_need_one_another() -> None:
 def test_parameters_that_cannot_be_passed_yet() -> None:
     with pytest.raises(UnsupportedError, match="k: parameter 'm' is of the kind 'surface', which is not run yet"):
         in_order([step("k", buffer("m", "surface"))])
-    description = {"name": "k", "grid": [1], "block": [1], "parameters": [{"name": "m", "role": "surface"}]}
+    description = {**GOOD, "parameters": [{"name": "m", "role": "surface"}]}
     with pytest.raises(UnsupportedError, match="'surface'"):
         read_steps(json.dumps(description))
 
@@ -244,6 +244,11 @@ GOOD: dict[str, Any] = {
     "zero": [],
 }
 
+MAP: dict[str, Any] = {
+    "name": "m", "buffer": "a", "data_type": "FLOAT16", "dims": [4, 4], "strides": [8], "box": [4, 4],
+    "element_strides": [1, 1], "swizzle": "NONE",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -254,17 +259,37 @@ GOOD: dict[str, Any] = {
         ('{"kernels": []}', "lists no kernels"),
         ('{"kernels": 1}', "lists no kernels"),
         ({"name": 1}, r"kernels\[0\].name: text is needed here"),
-        ({"grid": []}, r"kernels\[0\].grid: one to 3 numbers or expressions are needed here"),
-        ({"grid": [1, 1, 1, 1]}, "one to 3 numbers"),
-        ({"grid": [-1]}, "one to 3 numbers"),
-        ({"grid": [1, "n"]}, "only the grid's first extent may be an expression"),
-        ({"block": ["n"]}, "only the grid's first extent may be an expression"),
+        ({"grid": []}, r"kernels\[0\].grid: 3 numbers of at least 0, or expressions, are needed here"),
+        ({"grid": [1, 1, 1, 1]}, "3 numbers of at least 0"),
+        ({"grid": [-1]}, "3 numbers of at least 0"),
+        ({"grid": [1, 1]}, "3 numbers of at least 0"),
+        ({"block": [32, 0, 1]}, r"kernels\[0\].block: 3 numbers of at least 1"),
+        ({"grid": [1, "n", 1]}, "only the grid's first extent may be an expression"),
+        ({"block": ["n", 1, 1]}, "only the grid's first extent may be an expression"),
         ({"block": None}, r"kernels\[0\].block: a list is needed here"),
         ({"dynamic_shared": "1"}, r"kernels\[0\].dynamic_shared: an integer is needed here"),
         ({"parameters": [1]}, r"kernels\[0\].parameters\[0\]: an object is needed here"),
         ({"parameters": [{"name": "x"}]}, r"kernels\[0\].parameters\[0\].role: text is needed here"),
         ({"parameters": [{"name": "x", "role": "input", "shape": [None]}]}, "numbers or expressions are needed here"),
         ({"parameters": [{"name": "x", "role": "input", "value": []}]}, "an integer or a number or text or null"),
+        ({"runtime": [{"name": "n"}]}, r"kernels\[0\].runtime\[0\].sizes: a list is needed here"),
+        ({"runtime": [{"name": "n", "sizes": [["x", True]]}]}, r"pairs \[buffer, dimension\] are needed here"),
+        ({"runtime": [{"name": "n", "sizes": [["x", 0]]}]}, "there is no dimension 0 of a buffer 'x'"),
+        ({"runtime": [{"name": "n", "sizes": [], "serial": -1}]}, r"runtime\[0\].serial: a number of at least 0"),
+        ({"parameters": [{"name": "n", "role": "runtime", "type": "u32"}]}, "nothing says which size 'n' is"),
+        ({"parameters": [{"name": "n", "role": "input", "type": "u8"}]}, r"type: 'u8' is none of u64, u32"),
+        ({"zero": ["zz"]}, r"kernels\[0\].zero\[0\]: there is no buffer 'zz'"),
+        ({"zero": [1]}, r"kernels\[0\].zero: a list of texts is needed here"),
+        ({"target": 5}, r"kernels\[0\].target: text is needed here"),
+        ({"target": "sm_1"}, r"kernels\[0\].target: "),
+        ({"static_shared": -1}, r"kernels\[0\].static_shared: a number of at least 0"),
+        ({"tensor_maps": [{**MAP, "dims": []}]}, r"tensor_maps\[0\].dims: 1 to 5 dimensions"),
+        ({"tensor_maps": [{**MAP, "dims": [0, 4]}]}, r"tensor_maps\[0\].dims: 2 numbers of at least 1"),
+        ({"tensor_maps": [{**MAP, "strides": []}]}, r"tensor_maps\[0\].strides: 1 numbers"),
+        ({"tensor_maps": [{**MAP, "box": [0, 4]}]}, r"tensor_maps\[0\].box: 2 numbers of at least 1"),
+        ({"tensor_maps": [{**MAP, "oob_fill": "x"}]}, r"tensor_maps\[0\].oob_fill: 'x' is none of NONE"),
+        ({"tensor_maps": [{**MAP, "swizzle": "16B"}]}, r"tensor_maps\[0\].swizzle: '16B' is none of NONE, 32B"),
+        ({"tensor_maps": [MAP]}, r"tensor_maps\[0\].buffer: there is no buffer 'a'"),
         ({"runtime": [{"name": "n", "sizes": [1]}]}, r"pairs \[buffer, dimension\] are needed here"),
     ],
 )  # fmt: skip

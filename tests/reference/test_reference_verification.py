@@ -77,3 +77,16 @@ def test_one_answer_is_nothing_to_compare() -> None:
     found.notes[REFERENCE] = "none: for a reason"
     with pytest.raises(UsageError, match="for a reason"):
         found.check()
+
+
+def test_what_overflows_is_said() -> None:
+    graph = copied("f16", "f16", Assign("b", "add", ("a", "a")))
+    _, steps, problem = prepared(graph)
+    problem.begin["x"] = np.array([60000] * 5 + [1] * 59, np.float16)
+    (kernel,) = ptxc.compile(graph)
+    found = Verification(problem, Tolerance(), Settings())
+    found.evaluate(graph, steps)
+    found.execute(PTXC, {steps[0].entry: kernel.ptx}, steps)
+    (said,) = found.wrong
+    what = "y of ptxc differs from reference's in 5 of 64 elements"
+    assert said == f"{what} (there the expected number is too large for f16)"

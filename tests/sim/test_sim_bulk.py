@@ -172,6 +172,9 @@ def test_missing_and_wrong_expectations() -> None:
     (finding,) = result.findings
     assert "lacks 0 arrivals and 16 bytes" in finding.message
     assert finding.line == line_of(body, "try_wait", 2)
+    _, result = faults(("], 2048;", "], 2032;"))
+    (finding,) = result.findings
+    assert "the mbarrier at shared 0x840 has got 16 bytes too many; " in finding.message
 
 
 def test_only_the_waiting_threads_are_ordered() -> None:

@@ -103,6 +103,8 @@ def test_shared_overrun_into_the_next_variable() -> None:
     found = only(findings(body), "memory", "512 bytes from the start of tile, which has 512")
     assert found.space == "shared"
     assert found.threads[0] == 32
+    far = only(findings(f"{TILE} st.shared.u32 [%r12+5000], 1;"), "memory", "5000 bytes from the start of tile")
+    assert far.message.endswith("bytes from the start of tile, which has 512")
 
 
 def test_dynamic_shared_overrun() -> None:

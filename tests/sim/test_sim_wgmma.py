@@ -213,6 +213,7 @@ def test_registers_before_the_wait() -> None:
     body, result = faults(f"{ONE} wgmma.commit_group.sync.aligned;\n{USE}")
     finding = result.findings[0]
     assert finding.check == "race"
+    assert len(set(finding.threads)) == len(finding.threads) <= finding.count
     assert "reads %acc0, which the wgmma in line" in finding.message
     assert finding.line == line_of(body, "st.global.f32 [%d22], %acc0", 3)
     body, result = faults(f"{ONE} wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;\n{USE}")
@@ -242,6 +243,7 @@ def test_shared_memory_before_the_wait() -> None:
     body, result = faults(f"{ONE} bar.sync 0; {write}\n{WAIT}")
     (finding,) = result.findings
     assert finding.check == "race"
+    assert len(set(finding.threads)) == len(finding.threads) <= finding.count
     assert "overwrites what a wgmma reads that was not waited for" in finding.message
     assert finding.line == line_of(body, "@%p4 st.shared.u32", 3)
     assert not faults(f"{ONE} {WAIT} bar.sync 0; {write}")[1].findings
@@ -259,6 +261,10 @@ def test_what_is_missing_before_it() -> None:
     no_barrier = FILL.replace("bar.sync 0;", "")
     result = found(args, f"{no_barrier} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
     assert any(finding.check == "race" for finding in result.findings)
+    unwritten = FILL.replace("st.shared.v4.b32 [%r46]", "@%p1 st.shared.v4.b32 [%r46]")
+    result = found(args, f"{unwritten} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
+    (finding,) = [finding for finding in result.findings if finding.check == "init"]
+    assert (finding.threads, finding.count) == ((0,), 1)
     args[2] = np.array([descriptor(SIZE - 256, 16, 256, "32B")] * 2, np.uint64)
     result = found(args, f"{FILL} .reg .f32 %acc<8>; wgmma.fence.sync.aligned; {ONE} {WAIT}", block=128)
     assert any("reaches outside" in finding.message for finding in result.findings)

@@ -132,11 +132,20 @@ def test_other_warnings_stay_pythons(run: Command, monkeypatch: pytest.MonkeyPat
 
 def test_a_bad_size(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXC_CACHE_SIZE", "much")
-    for arguments in (("compile", ROW_SUM), ("cache", "info")):
+    for arguments in (("compile", ROW_SUM), ("run", ROW_SUM), ("cache", "info")):
         message = "ptxc: error: PTXC_CACHE_SIZE is 'much', which is no size; it is bytes, or as in 500M or 2G\n"
         status, out, err = run(*arguments)
         assert (status, out) == (2, "")
-        assert err.endswith(message.removeprefix("ptxc: error: "))
+        assert err == message
+
+
+def test_a_folder_that_is_a_file(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PTXC_CACHE_DIR", str(tmp_path / "file"))
+    for action in ("info", "list", "clear", "verify"):
+        status, out, err = run("cache", action)
+        assert (status, out) == (2, "")
+        assert err.endswith("/file', where results would be kept, is no folder; set PTXC_CACHE_DIR to one\n")
 
 
 # -------------------------------------------------------------------------------------------------------------- cache
@@ -191,6 +200,7 @@ def test_verify(run: Command, kept: Store) -> None:
         (["inform"], "no 'inform'; did you mean info?"),
         (["info", "--kind", "cubin"], "--kind changes nothing for info"),
         (["list", "--unused-for", "3d"], "--unused-for changes nothing for list"),
+        (["clear", "--unused-for", "-3d"], "'-3d' is no time; give it as in 30d"),
         (["clear", "--unused-for", "3 days"], "'3 days' is no time; give it as in 30d"),
         (["clear", "--kind", "ptx"], "no 'ptx'; "),
     ],
