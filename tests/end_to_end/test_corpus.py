@@ -103,7 +103,7 @@ def test_an_interruption_begins_nothing_new() -> None:
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:
-    (tmp_path / "a.k_softmax_0123ab.json").write_text("{}")
+    (tmp_path / "a.k_softmax_0123ab.json").write_text('{"op": "KernelOp"}')
     assert entries(tmp_path, "sm_75") == [
         Entry(tmp_path / "a.k_softmax_0123ab.json", tmp_path.name, "sm_75", "softmax")
     ]
