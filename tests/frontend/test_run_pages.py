@@ -66,7 +66,7 @@ Said = Callable[..., tuple[int, str]]
 def test_paged_buffers_are_right(whole: bool, axis: int, start: bool, vector: bool, said: Said, tmp_path: Path) -> None:
     path = saved(paged_graph(whole, axis, start, vector), tmp_path / "k.json")
     status, out = said("verify", path, "--no-nvcc", "--rtol", "0")
-    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert (status, out.splitlines()[-1].partition(";")[0]) == (0, "right")
     for at in (0, 4, 5, 13) if start else ():
         np.savez(tmp_path / "in.npz", at=np.array([at]))
         assert said("run", path, "--inputs", tmp_path / "in.npz")[0] == 0
@@ -78,14 +78,14 @@ def test_paged_buffers_are_right(whole: bool, axis: int, start: bool, vector: bo
 )
 def test_nvccs_ptx_takes_the_same_tables(graph: Any, said: Said, tmp_path: Path) -> None:
     status, out = said("verify", saved(graph, tmp_path / "k.json"))
-    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert (status, out.splitlines()[-1].partition(";")[0]) == (0, "right")
     assert out.count("ptxc, nvcc") == 1
     assert "not counted" not in out
 
 
 def test_indirect_inputs_are_right(said: Said, tmp_path: Path) -> None:
     status, out = said("verify", saved(indirect_graph(), tmp_path / "k.json"), "--no-nvcc")
-    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert (status, out.splitlines()[-1].partition(";")[0]) == (0, "right")
 
 
 @pytest.mark.needs("nvcc")
@@ -99,7 +99,7 @@ def test_a_start_that_the_kernel_does_not_list(said: Said, tmp_path: Path) -> No
     (start,) = (parameter for parameter in launch.parameters if parameter.role == "start")
     assert (start.name, start.type, start.dtype, start.shape) == ("at", "u64", "i64", (1,))
     status, out = said("verify", saved(graph, tmp_path / "k.json"))
-    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert (status, out.splitlines()[-1].partition(";")[0]) == (0, "right")
     assert out.count("ptxc, nvcc") == 1
 
 
@@ -149,7 +149,7 @@ def mutated(graph: Any, pattern: str, behind: str, **given: Any) -> tuple[list[s
 
 
 def test_a_wrong_page_is_seen_in_the_numbers() -> None:
-    pattern = r"mad\.wide\.s32 (%rd\d+), %r\d+, 8, %rd\d+;"
+    pattern = r"add\.s64 (%rd\d+), %rd\d+, %rd\d+;"
     found, arrays = mutated(paged_graph(False, 0, False, False), pattern, r"xor.b64 \1, \1, 8;")
     assert not found
     swapped = arrays["x"].reshape(2, 2, 5, 6)[:, ::-1].reshape(20, 6)
@@ -207,5 +207,5 @@ def test_starts_that_are_no_position(start: int, said: Said, tmp_path: Path) -> 
 @pytest.mark.parametrize("graph", [paged_graph(*CASES[4]), paged_graph(*CASES[7]), indirect_graph()])
 def test_a_gpu_takes_the_same_tables(graph: Any, said: Said, tmp_path: Path, fake_gpu: Path) -> None:
     status, out = said("verify", saved(graph, tmp_path / "k.json"), "--no-nvcc", "--device", "cuda")
-    assert (status, out.splitlines()[-1]) == (0, "right")
+    assert (status, out.splitlines()[-1].partition(";")[0]) == (0, "right")
     assert "PTX on Fake GPU" in out
