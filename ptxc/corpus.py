@@ -31,20 +31,25 @@ def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
 
     A manifest is a file ``MANIFEST.jsonl`` with an object a line: ``file``, the ``card`` that the kernel was tuned for,
     its ``target`` and the ``row`` of Emmy's golden file that it is from. Raises InputError for any other.
-    Where the folder has no manifest and no kernels, those of the folders below it are meant.
+    Without one, all its ``*.json`` are meant but ``launch.json`` and ``*.meta.json``, which describe launches; where it
+    has none, the graphs in the folders below it.
     """
     if (folder / MANIFEST).exists():
         rows = list(_rows(folder / MANIFEST))
         return [Entry(folder / row["file"], row["card"], row["target"], family(row["row"])) for row in rows]
-    here = [path for path in sorted(folder.glob("*.json")) if _holds_kernels(path)]
-    paths = here or [path for path in sorted(folder.rglob("*.json")) if _holds_kernels(path)]
+    here = [path for path in sorted(folder.glob("*.json")) if _may_be_graph(path)]
+    paths = here or [path for path in sorted(folder.rglob("*.json")) if _may_be_graph(path) and _says_graph(path)]
     return [Entry(path, folder.name, target, family(path.stem)) for path in paths]
 
 
-def _holds_kernels(path: Path) -> bool:
-    """Whether a file is a graph with Kernel IR, as far as its text says; not a launch description, say."""
+def _may_be_graph(path: Path) -> bool:
+    return path.name != "launch.json" and not path.name.endswith(".meta.json")
+
+
+def _says_graph(path: Path) -> bool:
+    """Whether the text of a file is a graph's, by one word; folders of folders hold much else."""
     try:
-        return path.is_file() and b'"KernelOp"' in path.read_bytes()
+        return path.is_file() and b'"nodes"' in path.read_bytes()
     except OSError:
         return False
 

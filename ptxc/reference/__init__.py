@@ -12,6 +12,7 @@ evaluator    Kernel IR, evaluated directly: the reference that shares nothing wi
              ``progress``: threads that wait for one another)
 emmy         Emmy's own: its CUDA text by way of nvcc, its NumPy evaluation of a program
 compare      differences of outputs
+tolerances   what is near enough, by types and by what is summed in f16
 verification answers of the evaluator, ptxc's PTX and nvcc's, compared
 
 :mod:`ptxc.cli.run` and :mod:`ptxc.cli.verify` print what these find.
