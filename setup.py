@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 #: runner of passes, since mypyc leaves out the cause of ``raise ... from``. ``errors.py`` is not among them, since its
 #: classes of exceptions would lose the attributes that they have from the class.
 COMPILED = ("ir", "passes", "codegen", "frontend", "frontend/fragments", "target.py")
-PLAIN = {"__init__", "jsonfile", "operations", "pipeline", "reader", "reprs", "vocabulary"}
+PLAIN = {"__init__", "emmys", "jsonfile", "operations", "pipeline", "reader", "reprs", "stages", "vocabulary"}
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: What the build needs: mypyc, and what mypy reads the types of.
 NEEDED = [*PROJECT["optional-dependencies"]["compile"], *PROJECT["dependencies"]]

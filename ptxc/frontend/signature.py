@@ -280,7 +280,7 @@ def _paged(op: KernelOp, body: _Body, hints: Mapping[str, Any], buffers: dict[st
 def _page_entry(entry: Any) -> tuple[str, int, int, str | None]:
     """One entry of the hint ``cuda.paged_buffers``."""
     match entry:
-        case [str(name), int(axis), int(page), str() | None as start]:
+        case [str(name), int(axis), int(page), start] if start is None or isinstance(start, str):
             return name, axis, page, start
     raise InputError(
         f"the hint cuda.paged_buffers holds {entry!r}", hint="an entry is [buffer, axis, page size, start or null]"
