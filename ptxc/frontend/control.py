@@ -175,8 +175,8 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    trips, cost = _trips(k, start, end, step), _cost(k, body)
-    factor = unroll_factor(trips, cost, hinted)
+    trips, (cost, multiplies) = _trips(k, start, end, step), _cost(k, body)
+    factor = unroll_factor(trips, cost, hinted, multiplies)
     if trips and selects_fragments(k, body, var):
         # Registers have no address: which of a family of fragments is meant must be known.
         factor = trips
@@ -191,7 +191,7 @@ def _iterate(
         header = _loop_block(
             k, var, start, end, step, first, factor, written, lambda index: k.scoped(body, path, {var: index})
         )
-        header.unrolled = factor > 1 or (cost > _LARGE_BODY and _multiplies_fragments(body))
+        header.unrolled = factor > 1 or cost > _LARGE_BODY
     k.copies //= factor
 
 
@@ -272,11 +272,13 @@ _FRAGMENT_WRITERS = frozenset(
     (BlockScaleLoad, LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma)
 )
 
-#: From how many statements on a body is not unrolled that Emmy does not want to be.
+#: From how many statements on a body is not unrolled that Emmy does not want to be: one of them, or several together.
 _LARGE_BODY = 36
+_LARGE_BODIES = 256
 
-#: Up to how many statements tiny bodies become together.
-_TINY_BODIES = 32
+#: Up to how many statements small bodies become together, without products on tensor cores and with them.
+_SMALL_BODIES = 128
+_SMALL_PRODUCTS = 32
 
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
@@ -294,47 +296,47 @@ def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> int:
     return least if least == most and least > 0 else 0
 
 
-def unroll_factor(trips: int, cost: int, hinted: bool) -> int:
+def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
-    ``cost`` is the statements in the body. nvcc unrolls whatever Emmy hints at completely, which costs the assembler
-    ten times the work for the same inner loop: four iterations are enough to hide the loop's own instructions, more of
-    a tiny body, whose loads are to be under way together. Then the assembler, which would take registers for more, is
-    told not to (:attr:`Block.unrolled`). Large bodies are left to it, but for those of products on tensor cores: one of
-    these hides the loop's own instructions by itself, and two would need twice the registers.
+    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them. nvcc unrolls
+    whatever Emmy hints at completely, which costs the assembler ten times the work for the same inner loop: four
+    iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
+    together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
+    body of products on tensor cores hides the loop's own instructions by itself, and two would need twice the
+    registers; of scalar products, whose loads are as many, several pay.
     """
     if trips == 0:
         return 1
     if trips * cost <= (128 if hinted else 32):
         return trips
-    if cost > (256 if hinted else _LARGE_BODY):
-        return 1
+    most, together = 4, _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
+    if cost > (_LARGE_BODIES if hinted else _LARGE_BODY):
+        most = 1 if multiplies else _LARGE_BODIES // cost
     return next(
-        factor for factor in (16, 8, 4, 2, 1) if trips % factor == 0 and (factor <= 4 or factor * cost <= _TINY_BODIES)
+        (at for at in (16, 8, 4, 2) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
     )
 
 
-def _cost(k: Lowering, body: Any) -> int:
-    """The statements that a body becomes: nested ones included, those of loops as often as they are written."""
+def _cost(k: Lowering, body: Any) -> tuple[int, bool]:
+    """The statements that a body becomes, and whether there are products on tensor cores among them.
+
+    Nested ones are counted too, those of loops as often as they are written.
+    """
     key = id(body)
-    cost = k.costs.get(key)
-    if cost is None:
-        cost = 0
+    found = k.costs.get(key)
+    if found is None:
+        cost, multiplies = 0, False
         for stmt in body:
-            inner = sum(_cost(k, nested) for nested in stmt.nested())
-            if type(stmt) in (Loop, StridedLoop):
-                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll)
+            kind = type(stmt)
+            bodies = [_cost(k, nested) for nested in stmt.nested()]
+            inner, products = sum(body[0] for body in bodies), any(body[1] for body in bodies)
+            if kind in (Loop, StridedLoop):
+                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
             cost += 1 + inner
-        k.costs[key] = cost
-    return cost
-
-
-def _multiplies_fragments(body: Any) -> bool:
-    """Whether there is a product on tensor cores in a body."""
-    return any(
-        type(stmt) in (MmaSyncPtx, WgmmaMma) or any(_multiplies_fragments(inner) for inner in stmt.nested())
-        for stmt in body
-    )
+            multiplies |= products or kind in (MmaSyncPtx, WgmmaMma)
+        found = k.costs[key] = (cost, multiplies)
+    return found
 
 
 def _literal_trips(stmt: Loop | StridedLoop) -> int:

@@ -78,7 +78,7 @@ class Lowering:
         #: How often the statements being lowered are written, since loops around them are unrolled.
         self.copies = 1
         #: Statements in a body, and outer names that it assigns, by the body's identity.
-        self.costs: dict[int, int] = {}
+        self.costs: dict[int, tuple[int, bool]] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
         #: What is known of the fragments declared so far.
         self.fragments: dict[str, Fragment] = {}
