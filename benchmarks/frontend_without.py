@@ -1,4 +1,4 @@
-"""The frontend without one of the optimisations that it makes while it lowers, for as long as a ``with`` block lasts.
+"""ptxc without an optimisation of the frontend, or a part of a pass, for as long as a ``with`` block lasts.
 
 These have no switch: a frontend that had them all twice would be twice as large. To measure what each is worth,
 :data:`WITHOUT` has a patch for each, which puts in the place of a function or two what one would write first. Kernels
@@ -22,6 +22,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block
 from ptxc.ir.types import B32, B64
 from ptxc.ir.values import Mem, Operand, Sym, Value, integer
+from ptxc.passes import hoist
 from ptxc.target import Target
 
 
@@ -42,12 +43,22 @@ class Without(NamedTuple):
             yield
 
 
-def _keep_loops(trips: int, cost: int, hinted: bool) -> int:
+def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     return 1
 
 
-def _follow_hints(trips: int, cost: int, hinted: bool) -> int:
+def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     return trips if trips and (hinted or trips * cost <= 32) else 1
+
+
+def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
+    return 1 if cost > control._LARGE_BODY and not hinted else _FACTOR(trips, cost, hinted, multiplies)
+
+
+_FACTOR: Callable[..., int] = control.unroll_factor
+
+#: The assembler may unroll any loop.
+_NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, value: None))
 
 
 def _literal_trips(k: Any, start: Linear, end: Linear, step: Linear) -> int:
@@ -115,22 +126,26 @@ def _exchanged(self: Memory, flat: Linear, shift: int, mask: int) -> Linear:
 
 #: By name.
 WITHOUT: dict[str, Without] = {
-    "unrolling": Without("every loop stays one, and ptxas may unroll it", ((control, "unroll_factor", _keep_loops),)),
+    "unrolling": Without(
+        "every loop stays one, and ptxas may unroll it", ((control, "unroll_factor", _keep_loops), _NOUNROLL)
+    ),
     "limits of unrolling": Without(
-        "whatever Emmy hints at is unrolled completely, as nvcc does", ((control, "unroll_factor", _follow_hints),)
+        "whatever Emmy hints at is unrolled completely, as nvcc does",
+        ((control, "unroll_factor", _follow_hints), _NOUNROLL),
     ),
     "starts within a step": Without(
         "only loops from a constant to a constant have a known number of iterations",
         ((control, "_trips", _literal_trips),),
     ),
-    "tiny bodies": Without("what is not unrolled completely is so four times at most", ((control, "_TINY_BODIES", 0),)),
+    "small bodies": Without(
+        "what is not unrolled completely is so four times at most",
+        ((control, "_SMALL_BODIES", 0), (control, "_SMALL_PRODUCTS", 0)),
+    ),
     "large bodies": Without(
-        "ptxas may unroll no loop of a large body", ((control, "_multiplies_fragments", lambda body: True),)
+        "without a hint, a body of more than 36 statements stays one", ((control, "unroll_factor", _keep_large_bodies),)
     ),
-    "nounroll": Without(
-        "ptxas may unroll what has been unrolled once more",
-        ((Block, "unrolled", property(lambda block: False, lambda block, value: None)),),
-    ),
+    "nounroll": Without("ptxas may unroll what has been unrolled once more, and large bodies", (_NOUNROLL,)),
+    "sparing registers": Without("hoisting takes no heed of registers", ((hoist, "_SCARCE", 1 << 20),)),
     "non-coherent loads": Without("all loads are coherent", ((Memory, "space", _coherent),)),
     "base plus offset": Without(
         "each access has an address of its own, all of the index on the buffer's pointer",

@@ -6,10 +6,13 @@ operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+from ptxc.ir.cfg import Loop
 from ptxc.ir.kernel import Block, Instr, Kernel
+from ptxc.ir.types import PRED
 from ptxc.ir.values import Mem, Operand, Value
 
 
@@ -31,6 +34,48 @@ def reads(instr: Instr) -> Sequence[Operand]:
     if instr.op.addresses or instr.guard is not None or instr.targets:
         return uses(instr)
     return instr.operands
+
+
+def words(values: Iterable[Operand]) -> int:
+    """The 32-bit registers that values take; predicates have their own."""
+    return sum([max(value.type.bits // 32, 1) for value in values if type(value) is Value and value.type is not PRED])
+
+
+def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
+    """About how many 32-bit registers are live at the busiest point of a kernel in SSA form.
+
+    A value counts from where it is defined to its last use in the order of the text, and to the end of each loop that
+    uses it and does not define it: at least what :func:`liveness` would find, at a fraction of the work.
+    """
+    starts: dict[Block, int] = {}
+    position = 0
+    for block in kernel.blocks:
+        starts[block] = position
+        position += len(block.instrs)
+    around: dict[Block, list[tuple[int, int]]] = {block: [] for block in kernel.blocks}
+    for loop in loops:
+        last = loop.blocks[-1]
+        span = (starts[loop.blocks[0]], starts[last] + len(last.instrs))
+        for block in loop.blocks:
+            around[block].append(span)
+    born: dict[Operand, int] = {}
+    dies: dict[Operand, int] = {}
+    for block in kernel.blocks:
+        position, spans = starts[block], around[block]
+        born.update(dict.fromkeys(block.params, position))
+        for instr in block.instrs:
+            for value in reads(instr):
+                if type(value) is Value:
+                    since = born.get(value, 0)
+                    dies[value] = max([dies.get(value, 0), position, *[end for start, end in spans if since < start]])
+            born.update(dict.fromkeys(instr.results, position))
+            position += 1
+    change = [0] * (position + 2)
+    for value, since in born.items():
+        taken = words((value,))
+        change[since] += taken
+        change[dies.get(value, since) + 1] -= taken
+    return max(accumulate(change))
 
 
 class Liveness(NamedTuple):

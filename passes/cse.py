@@ -7,8 +7,8 @@ dropped, and its uses take the earlier result::
     %b = add.s32 %y, %x           ->
     st.global.b32 [%p], %b              st.global.b32 [%p], %a
 
-Loads of parameters and loads through the non-coherent path count as such: nothing writes what they read. Guarded
-instructions stay: which value they leave depends on the guard.
+Loads of parameters and loads through the non-coherent path count as such: nothing writes what they read. A guarded
+load, whose result is 0 where it does not execute, is merged with one under the same guard.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     kept: list[Instr] = []
     for instr in block.instrs:
         substitution.apply(instr)
-        if instr.guard is None and (instr.op.effect == "PURE" or _reads_constant_memory(instr)):
+        if instr.op.effect == "PURE" or _reads_constant_memory(instr):
             key = _key(instr)
             earlier = known.get(key)
             if earlier is not None:
@@ -69,4 +69,4 @@ def _key(instr: Instr) -> Hashable:
         # Constants last. Of two values any order does that is the same for both; it decides about nothing else.
         if not isinstance(a, Value) or (isinstance(b, Value) and id(a) > id(b)):
             operands = (b, a)
-    return (instr.op, instr.mods, operands)
+    return (instr.op, instr.mods, operands, instr.guard)

@@ -11,13 +11,24 @@ block from which the loop is entered::
 
 Inner loops go first, so that what leaves an inner loop can leave the outer one too. Nothing that could fault is moved
 (no loads), so computing it although the loop may not run is harmless.
+
+What has left a loop holds a register all through it. Where registers are scarce (:data:`_SCARCE`), only what frees as
+many moves: an instruction that alone uses its operands. The rest costs less where it is, computed anew each time, than
+the spills or the CTA on the multiprocessor that it would displace.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ptxc.ir import cfg
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.values import Operand
+from ptxc.ir.liveness import crowding, uses, words
+from ptxc.ir.values import Operand, Value
+
+#: From how many live words (:func:`crowding`) on registers are scarce: half of what a thread can have. Few kernels lie
+#: close to it, and a register for each thread more is a CTA less on the multiprocessor, or spills.
+_SCARCE = 128
 
 
 def run(kernel: Kernel) -> None:
@@ -26,14 +37,21 @@ def run(kernel: Kernel) -> None:
     if not loops:
         return
     before = cfg.predecessors(kernel)
+    users = _users(kernel) if crowding(kernel, loops) >= _SCARCE else None
     for loop in loops:
         members = set(loop.blocks)
         entries = {block: None for block in before[loop.header] if block not in members}
         if len(entries) == 1:
-            _hoist(loop, *entries)
+            _hoist(loop, users, *entries)
 
 
-def _hoist(loop: cfg.Loop, entry: Block) -> None:
+def _users(kernel: Kernel) -> Counter[Value]:
+    """How often each value is used."""
+    return Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
+
+
+def _hoist(loop: cfg.Loop, users: Counter[Value] | None, entry: Block) -> None:
+    """Move to the end of ``entry`` what does not change in the loop; with ``users``, only what frees its registers."""
     inside: set[Operand] = set()
     for block in loop.blocks:
         inside.update(block.params)
@@ -44,10 +62,21 @@ def _hoist(loop: cfg.Loop, entry: Block) -> None:
     for block in loop.blocks:
         kept = []
         for instr in block.instrs:
-            if instr.op.effect == "PURE" and instr.guard is None and inside.isdisjoint(instr.operands):
+            if (
+                instr.op.effect == "PURE"
+                and instr.guard is None
+                and inside.isdisjoint(instr.operands)
+                and (users is None or _frees_registers(instr, users))
+            ):
                 hoisted.append(instr)
                 inside.difference_update(instr.results)
             else:
                 kept.append(instr)
         block.instrs = kept
     entry.instrs[-1:-1] = hoisted
+
+
+def _frees_registers(instr: Instr, users: Counter[Value]) -> bool:
+    """Whether operands that nothing else uses take as many registers as the results."""
+    freed = [operand for operand in instr.operands if type(operand) is Value and users[operand] == 1]
+    return words(freed) >= words(instr.results)

@@ -141,18 +141,24 @@ class _Simplifier:
             edges = [
                 edge for pred in dict.fromkeys(before[block]) for edge in pred.terminator.targets if edge.block is block
             ]
-            keep = []
+            keep: list[int] = []
+            constants: list[Instr] = []
             for index, value in enumerate(block.params):
                 passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
                 operand = passed.pop() if len(passed) == 1 else None
-                if operand is None or (isinstance(operand, Const) and self.is_register(value)):
+                if operand is None:
                     keep.append(index)
+                elif isinstance(operand, Const) and self.is_register(value):
+                    # One instruction in place of a register that is held, and merged with its like.
+                    loc = block.instrs[0].loc
+                    constants.append(Instr(opcodes.MOV, (value.type.name,), (value,), (operand,), loc=loc))
                 else:
                     self.substitution.replace(value, operand)
                     if self.parameter_registers is not None and value in self.parameter_registers:
                         self.parameter_registers.add(operand)
             if len(keep) < len(block.params):
                 found = True
+                block.instrs[:0] = constants
                 block.params = [block.params[index] for index in keep]
                 for pred in dict.fromkeys(before[block]):
                     terminator = pred.terminator
