@@ -17,6 +17,7 @@ Sources: ``emmy.compiler.ir.stmt.blocks`` and ``Tile`` of ``emmy.compiler.ir.ker
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -218,15 +219,16 @@ def _loop_block(
     """
     e, b = k.expressions, k.builder
     stride = e.registers.scale(step, factor)
-    limit, advance = e.register(end, 32), e.register(stride, 32)
+    unit = _unit(start, end, stride)
+    limit, advance = e.register(_in_units(k, end, unit), 32), e.register(_in_units(k, stride, unit), 32)
     carried = _variables(k, carried_names)
     before = [k.names.typed(name).operand for name in carried]
-    index = k.kernel.value(B32, var)
+    index = k.kernel.value(B32, var if unit == 1 else f"{var}_by_{unit}")
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
     values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
     header.params = [index, *values]
-    entry_args = [e.register(start, 32), *before]
+    entry_args = [e.register(_in_units(k, start, unit), 32), *before]
     if first == TRUE:
         b.branch(header, entry_args)
     else:
@@ -238,8 +240,9 @@ def _loop_block(
     k.flights.begin_loop([name for name in carried if name in _held(k)])
     with k.region():
         e.depth += 1
-        e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
-        current = e.registers.linear(index)
+        last = max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo)
+        e.note(index, start.lo // unit, last // unit)
+        current = e.registers.scale(e.registers.linear(index), unit)
         for turn in range(factor):
             body(e.registers.add(current, step, turn))
         e.depth -= 1
@@ -255,6 +258,26 @@ def _loop_block(
     b.start(exit_block)
     _rebind(k, carried, after)
     return header
+
+
+def _unit(start: Linear, end: Linear, stride: Linear) -> int:
+    """What a loop's index is always a multiple of: counted in it, quotients and remainders of the index are exact.
+
+    An end that is not constant has to be divided, which must be a shift of what does not overflow.
+    """
+    if start.terms or stride.terms:
+        return 1
+    unit = math.gcd(start.constant, stride.constant)
+    if end.terms and (unit & (unit - 1) or end.lo < 0 or end.hi > INT_MAX - unit):
+        return 1
+    return unit
+
+
+def _in_units(k: Lowering, value: Linear, unit: int) -> Linear:
+    """``value / unit``, rounded up."""
+    if not value.terms:
+        return constant(-(-value.constant // unit))
+    return k.expressions.divide(k.expressions.registers.add(value, constant(unit - 1)), constant(unit))
 
 
 def _variables(k: Lowering, names: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ not reach further.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
@@ -312,6 +313,8 @@ class Integers:
             moved = b.constant - a.constant
             if least <= lo and hi <= most and least <= moved <= most:
                 a, b = self.registers.make(a.terms, 0, a.wide), constant(moved, b.wide)
+        if not b.terms:
+            a, b = self._reduced(op, a, b)
         bits = max(self.bits(a), self.bits(b))
         left, right = self.register(a, bits), self.register(b, bits)
         relation = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}[op]
@@ -319,6 +322,17 @@ class Integers:
         return self.memoised(
             key, lambda: self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
         )
+
+
+    def _reduced(self, op: str, a: Linear, b: Linear) -> tuple[Linear, Linear]:
+        """The sides of ``a op b``, with b constant, without the factor that all terms of ``a`` have."""
+        factor = math.gcd(*a.terms.values())
+        if factor <= 1 or a.constant or (op in ("==", "!=") and b.constant % factor):
+            return a, b
+        # 4x < 5 where x < 2, 4x > 5 where x > 1.
+        bound = -(-b.constant // factor) if op in ("<", ">=") else b.constant // factor
+        terms = {value: coefficient // factor for value, coefficient in a.terms.items()}
+        return self.registers.make(terms, 0, a.wide), constant(bound, b.wide)
 
 
 def check_constant(op: str, right: int) -> None:
