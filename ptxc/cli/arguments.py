@@ -181,7 +181,7 @@ def add_choice_of_passes(parser: argparse._ActionsContainer) -> None:
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The compilation's options (:class:`ptxc.driver.Options`) out of those two groups. Raises UsageError."""
+    """The compilation's options (:class:`ptxc.compilation.Options`) out of those two groups. Raises UsageError."""
     from ptxc.passes.pipeline import Runner
     from ptxc.store import open_store
 

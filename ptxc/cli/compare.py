@@ -27,8 +27,8 @@ from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
     from ptxc.comparison import Comparison
+    from ptxc.compilation import Options
     from ptxc.corpus import Entry
-    from ptxc.driver import Options
     from ptxc.store import Store
 
 _DESCRIPTION = """\
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     """Build, compare, report."""
     from ptxc.cli.comparisons import report, to_json
     from ptxc.comparison import check_tools
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
     from ptxc.store import open_store
 
     by_path: dict[str, Entry] = {}

@@ -28,7 +28,7 @@ from ptxc.errors import UsageError
 if TYPE_CHECKING:
     from ptxc.cli.dumps import Dumps
     from ptxc.cli.sources import Source
-    from ptxc.driver import CompiledKernel
+    from ptxc.compilation import CompiledKernel
     from ptxc.toolchain import Assembly
 
 _DESCRIPTION = """\
@@ -227,7 +227,7 @@ class _Plan:
             contents.append(
                 (
                     self._launch_place(source, self.launch),
-                    launch_json(kernels, source.graph if len(kernels) > 1 else None),
+                    launch_json(kernels, source.kernels.graph if len(kernels) > 1 else None),
                 )
             )
         write_all(contents)
@@ -275,7 +275,8 @@ def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
     """One PTX text of kernels, and its target."""
     if len(kernels) == 1:
         return kernels[0].ptx, kernels[0].target
-    from ptxc.driver import Options, link, target_of
+    from ptxc.compilation import Options
+    from ptxc.driver import link, target_of
 
     target = target_of(kernels)
     return link(kernels, Options(target=target)), target

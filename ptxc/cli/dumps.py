@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxc.cli.files import keep_inputs, make_folder, write
 from ptxc.cli.messages import say
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.ir.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ALL = "all"
 
 
 class Dumps:
-    """Observes one kernel's compilation (:data:`ptxc.driver.Observer`)."""
+    """Observes one kernel's compilation (:data:`ptxc.compilation.Observer`)."""
 
     def __init__(
         self,

@@ -226,7 +226,7 @@ class Program:
 def source_of(args: argparse.Namespace) -> Source:
     """The one source. Raises UsageError."""
     from ptxc.cli.sources import Source
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
 
     return Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
 
@@ -293,7 +293,8 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
         return statements_of_lines([kernel.kernel for kernel in kernels], parse_target(target), version)
 
     steps = read_launch(args.launch) if args.launch is not None else steps_of(kernels)
-    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements, target, lambda: source.graph)
+    texts = {step.entry: ptx for step in steps}
+    return Program(source.name, steps, texts, statements, target, lambda: source.kernels.graph)
 
 
 def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:

@@ -101,13 +101,13 @@ def run(args: argparse.Namespace) -> int:
     verification = Verification(problem, launching.tolerance_of(args, problem, program), settings, runner, gpu)
     if args.program is not None:
         _evaluate_program(verification, args.program)
-    elif source.program is not None and is_program(source.program):
-        verification.evaluate_graph(source.program)
+    elif source.kernels.program is not None and is_program(source.kernels.program):
+        verification.evaluate_graph(source.kernels.program)
     else:
-        verification.evaluate(source.graph, program.steps)
+        verification.evaluate(source.kernels.graph, program.steps)
     launching.note_empty(verification.execute(PTXC, program.texts, program.steps))
     if not args.no_nvcc:
-        verification.compile_with_nvcc(source.graph, program.target, nvcc_options(source.options))
+        verification.compile_with_nvcc(source.kernels.graph, program.target, nvcc_options(source.options))
     verification.check()
     listings = {who: programs[who].listing() for who in {found.who for found in verification.findings}}
     show((_json if args.json else _text)(verification, listings))

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import ptxc
-from ptxc.driver import Options, compile_op
+from ptxc.compilation import Options
+from ptxc.driver import compile_op
 from ptxc.errors import ToolchainError, UsageError
 from ptxc.passes.pipeline import Runner
 from ptxc.target import PtxVersion
 from ptxc.toolchain import assemble, find_ptxas, tool_versions
+from ptxc.version import __version__
 
 if TYPE_CHECKING:
     from emmy.compiler.ir.cuda.ir import CudaOp
@@ -121,7 +122,7 @@ class Builder:
             found = hashlib.sha256(tool_versions("ptxas").encode()).hexdigest()[:12]
         except ToolchainError:
             found = "?"
-        return f"{PREFIX}{ptxc.__version__}-{found}"
+        return f"{PREFIX}{__version__}-{found}"
 
     @staticmethod
     def key(source: str, name: str, arch: str) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from emmy.compiler.ir.base import ConstantOp
     from emmy.compiler.ir.cuda.ir import CudaOp
 
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
 
 #: Seconds that nvcc may take for a kernel.
 TIME_LIMIT = 300.0

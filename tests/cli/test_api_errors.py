@@ -8,7 +8,8 @@ import pytest
 from cli_lab import VECTOR_ADD, ptxc
 
 import ptxc as api
-from ptxc.driver import Options, link
+from ptxc.compilation import Options
+from ptxc.driver import link
 from ptxc.errors import TargetError
 
 

@@ -12,7 +12,7 @@ from cli_lab import ROW_MAX, TWO_KERNELS, VECTOR_ADD, ptxc
 
 from ptxc import comparison
 from ptxc.comparison import Comparison
-from ptxc.driver import Options
+from ptxc.compilation import Options
 from ptxc.store import Store
 
 TOOLS = ("nvcc", "ptxas", "nvdisasm")

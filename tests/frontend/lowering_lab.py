@@ -19,7 +19,7 @@ from emmy.compiler.tensor import Tensor
 from numpy.typing import NDArray
 
 import ptxc
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.errors import CompileError, InternalError
 from ptxc.launch import Launch, LaunchParameter, evaluate
 from ptxc.reference.emmy import compile_cuda, cuda_texts

@@ -29,7 +29,8 @@ from emmy.compiler.ir.stmt.base import Stmt
 from emmy.compiler.tensor import Tensor
 from lowering_lab import Cond, Loop, StridedLoop, Sync
 
-from ptxc.driver import Options, compile_kernel
+from ptxc.compilation import Options
+from ptxc.driver import compile_kernel
 from ptxc.errors import CompileError, InternalError
 from ptxc.frontend.elementwise import ARITY
 from ptxc.frontend.reader import KernelNode, kernel_nodes, read_graph

@@ -31,7 +31,8 @@ from lowering_lab import (
     var,
 )
 
-from ptxc.driver import CompiledKernel, Options, link, target_of
+from ptxc.compilation import CompiledKernel, Options
+from ptxc.driver import link, target_of
 from ptxc.errors import CompileError, DivergenceError, InputError, TargetError, UnsupportedError, UsageError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
