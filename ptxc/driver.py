@@ -57,7 +57,7 @@ def compile_module(source: Any, *, observe: Observer | None = None, **options: A
 
     given = _kernels_of_source(source, options, observe)
     kernels = given.compile_all(observe)
-    ptx = link(kernels, given.options)
+    ptx = link(kernels)
     return CompiledModule(ptx, tuple(kernels), plan_of(given.graph, kernels) if ptx else None)
 
 
@@ -166,7 +166,7 @@ class Kernels:
 _HINT_APART = "compile them to a file each: --split, or in Python ptxc.compile"
 
 
-def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
+def link(kernels: Sequence[CompiledKernel]) -> str:
     """One PTX text with all kernels' entries, in the newest version that one of them needs.
 
     Raises UsageError for two kernels of one name.
@@ -180,10 +180,10 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     if any(not kernel.ptx for kernel in kernels):
         return ""
     version = max(kernel.version for kernel in kernels)
-    return join_modules([kernel.ptx for kernel in kernels], parse_target(target_of(kernels)), version)
+    return join_modules([kernel.ptx for kernel in kernels], parse_target(common_target(kernels)), version)
 
 
-def target_of(kernels: Sequence[CompiledKernel]) -> str:
+def common_target(kernels: Sequence[CompiledKernel]) -> str:
     """The target of a module with all these kernels: one that needs its architecture's own features decides for all.
 
     Raises UsageError for kernels that are made for different GPUs.

@@ -261,7 +261,9 @@ class _Plan:
             from ptxc.ir.text import format_kernel
 
             return "\n".join(format_kernel(kernel.kernel) for kernel in kernels), []
-        ptx, target = _module(kernels)
+        from ptxc.driver import common_target, link
+
+        ptx, target = link(kernels), common_target(kernels)
         assembly: Assembly | None = None
         if self.assemble or self.emit == "cubin":
             from ptxc.store.assemblies import assemble_kept
@@ -269,17 +271,6 @@ class _Plan:
             assembly = assemble_kept(ptx, target, cache=self.cache)
         content = assembly.cubin if assembly is not None and self.emit == "cubin" else ptx
         return content, [_report(assembly, target, label)] if assembly is not None and self.assemble else []
-
-
-def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
-    """One PTX text of kernels, and its target."""
-    if len(kernels) == 1:
-        return kernels[0].ptx, kernels[0].target
-    from ptxc.compilation import Options
-    from ptxc.driver import link, target_of
-
-    target = target_of(kernels)
-    return link(kernels, Options(target=target)), target
 
 
 def _report(assembly: Assembly, target: str, label: str) -> str:

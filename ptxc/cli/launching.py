@@ -279,15 +279,15 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
     """The kernels of a graph, compiled into one module."""
     from ptxc.cli.sources import compile_source
     from ptxc.codegen.lines import statements_of_lines
-    from ptxc.driver import link, target_of
+    from ptxc.driver import common_target, link
     from ptxc.reference.steps import steps_of
     from ptxc.target import parse_target
 
     outcome = compile_source(source)
     _raise_last(outcome.errors, source, args.command_line)
     kernels = outcome.kernels
-    ptx = kernels[0].ptx if len(kernels) == 1 else link(kernels, source.options)
-    version, target = max(kernel.version for kernel in kernels), target_of(kernels)
+    ptx = link(kernels)
+    version, target = max(kernel.version for kernel in kernels), common_target(kernels)
 
     def statements() -> dict[int, str]:
         return statements_of_lines([kernel.kernel for kernel in kernels], parse_target(target), version)
@@ -313,15 +313,10 @@ def _raise_last(errors: list[CompileError], source: Source, command_line: str) -
 
 def read_launch(name: str) -> list[Step]:
     """The steps of a launch description's file."""
+    from ptxc.cli.files import read
     from ptxc.reference.steps import read_steps
 
-    try:
-        return read_steps(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
-    except CompileError as error:
-        error.at(file=name)
-        raise
+    return read(name, read_steps)
 
 
 def read_arrays(name: str) -> dict[str, Array]:

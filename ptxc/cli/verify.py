@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
@@ -18,9 +17,8 @@ from ptxc.cli.arguments import (
     add_sources,
     examples,
 )
-from ptxc.cli.files import show
+from ptxc.cli.files import read, show
 from ptxc.cli.messages import table
-from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
     from ptxc.cli.results import Listing
@@ -100,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     gpu = device.description.name if device else ""
     verification = Verification(problem, launching.tolerance_of(args, problem, program), settings, runner, gpu)
     if args.program is not None:
-        _evaluate_program(verification, args.program)
+        read(args.program, verification.evaluate_program)
     elif source.kernels.program is not None and is_program(source.kernels.program):
         verification.evaluate_graph(source.kernels.program)
     else:
@@ -112,16 +110,6 @@ def run(args: argparse.Namespace) -> int:
     listings = {who: programs[who].listing() for who in {found.who for found in verification.findings}}
     show((_json if args.json else _text)(verification, listings))
     return int(bool(verification.wrong))
-
-
-def _evaluate_program(verification: Verification, name: str) -> None:
-    try:
-        verification.evaluate_program(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
-    except CompileError as error:
-        error.at(file=name)
-        raise
 
 
 def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
@@ -144,7 +132,7 @@ def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
 
 def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
     """The report for programs."""
-    from ptxc.cli.results import dumps
+    from ptxc.cli.jsontext import dumps
 
     compared = [{"of": who, "against": other, **asdict(d)} for who, other, d in verification.differences]
     found = [

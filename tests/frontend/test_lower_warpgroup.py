@@ -31,8 +31,8 @@ from lowering_lab import (
     var,
 )
 
-from ptxc.compilation import CompiledKernel, Options
-from ptxc.driver import link, target_of
+from ptxc.compilation import CompiledKernel
+from ptxc.driver import common_target, link
 from ptxc.errors import CompileError, DivergenceError, InputError, TargetError, UnsupportedError, UsageError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
@@ -370,9 +370,9 @@ def test_one_kernel_decides_the_target_of_a_module() -> None:
 
     kernels = [built("a", Sync()), built("b", WgmmaCommit())]
     assert [kernel.target for kernel in kernels] == ["sm_90", "sm_90a"]
-    assert ".target sm_90a\n" in link(kernels, Options(target="sm_90"))
+    assert ".target sm_90a\n" in link(kernels)
     with pytest.raises(UsageError, match="made for sm_80 and sm_90a"):
-        target_of([built("c", Sync(), target="sm_80"), kernels[1]])
+        common_target([built("c", Sync(), target="sm_80"), kernels[1]])
 
 
 # --------------------------------------------------------------------------------------------------------- errors
