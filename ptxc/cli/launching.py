@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ptxc.reference.buffers import Array, Problem
     from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Launched, Settings
+    from ptxc.reference.sample import Sample
     from ptxc.reference.steps import Step
 
 CHECKS = ("memory", "race", "init", "sync")
@@ -67,8 +68,8 @@ def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--atol", type=_tolerance, metavar="X", help="absolute, added to that (default: 0)")
 
 
-def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What is executed and watched, and by which device."""
+def add_execution_options(parser: Parser, ctas: str = "all") -> argparse._ArgumentGroup:
+    """What is executed and watched, and by which device; ``ctas`` says how many CTAs are where none are named."""
     group = parser.add_argument_group("execution")
     group.add_argument(
         "--device", choices=KINDS, default="cpu", help="cpu: executes PTX here; cuda: a GPU of NVIDIA's (default: cpu)"
@@ -81,9 +82,8 @@ def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
     )
     group.add_argument(
         "--ctas",
-        default="all",
         metavar="all|N|i,j,k",
-        help="all CTAs, N spread over the grid, or those of these numbers (default: all)",
+        help=f"all CTAs, N spread over the grid, or those of these numbers (default: {ctas})",
     )
     group.add_argument(
         "--sanitize",
@@ -175,14 +175,16 @@ def settings_of(args: argparse.Namespace) -> Settings:
             raise UsageError(f"--{name} changes nothing on the CPU device", hint="it is for --device cuda")
     limit = DEFAULT_MAX_STEPS if args.max_steps is None else args.max_steps
     checks = frozenset(CHECKS) if args.sanitize is None else args.sanitize
-    return Settings(checks, Sample.parse(args.ctas), limit, getattr(args, "profile", False))
+    return Settings(
+        checks, Sample.parse("all" if args.ctas is None else args.ctas), limit, getattr(args, "profile", False)
+    )
 
 
 def _refuse_checks(args: argparse.Namespace) -> None:
     """Raise UsageError for what a GPU cannot be asked."""
     asked = {
         "--sanitize": bool(args.sanitize),
-        "--ctas": args.ctas != "all",
+        "--ctas": args.ctas is not None,
         "--max-steps": args.max_steps is not None,
         "--profile": getattr(args, "profile", False),
     }
@@ -373,10 +375,26 @@ def execute(
     """Execute a program on a GPU, else on the CPU device, with a bar that shows how far it is."""
     from ptxc.reference import execution
 
-    try:
+    with _named(program):
         modules = execution.load(program.texts, device)
         with _bar(what) as report:
             return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
+
+
+def affordable(program: Program, problem: Problem, settings: Settings) -> Sample:
+    """All CTAs, or as many as the CPU device can execute in seconds (:func:`ptxc.reference.execution.affordable`)."""
+    from ptxc.reference import execution
+
+    with _named(program):
+        modules = execution.load(program.texts)
+        return execution.affordable(modules, program.steps, problem.arrays(), problem.integers, settings)
+
+
+@contextmanager
+def _named(program: Program) -> Iterator[None]:
+    """Complete errors with the name of the program's file."""
+    try:
+        yield
     except CompileError as error:
         error.at(file=program.name)
         raise

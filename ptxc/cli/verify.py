@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from ptxc.cli import launching
@@ -66,7 +66,7 @@ def add(commands: Commands) -> None:
     )
     comparing.add_argument("--no-nvcc", action="store_true", help="leave nvcc out")
     launching.add_tolerance_options(comparing)
-    launching.add_execution_options(parser)
+    launching.add_execution_options(parser, "all, or what takes seconds where all take minutes")
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     launching.aim(source, device)
     program = launching.compiled(args, source)
     problem = launching.problem_for(args, program.steps)
+    if device is None and args.ctas is None:
+        settings = replace(settings, sample=launching.affordable(program, problem, settings))
     programs = {PTXC: program}
 
     def runner(
@@ -126,6 +128,8 @@ def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
     ]
     wrong = verification.wrong
     verdict = f"wrong: {', '.join(wrong)}" if wrong else "right"
+    executed, there_are = verification.ctas
+    verdict += f", as far as {executed:,} of {there_are:,} CTAs tell" if executed < there_are and not wrong else ""
     verdict += "; ptxc equals nvcc, bit by bit" if verification.identical else ""
     return "\n\n".join([*parts, verdict])
 
@@ -143,6 +147,7 @@ def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
         "right": not verification.wrong,
         "answers": verification.notes,
         "integers": verification.problem.integers,
+        "ctas": dict(zip(("executed", "all"), verification.ctas)),
         "differences": compared,
         "equals_nvcc": verification.identical,
         "faults": verification.faults,
