@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from ptxc.reference.verification import Verification
 
 _DESCRIPTION = """\
-Computes a graph's kernels in three ways and compares what they write:
+Computes a graph's kernels in three ways and compares what they write. FILE is a graph as `ptxc compile` takes it.
 
   reference  Kernel IR evaluated directly in float64, with no code generated; or Emmy's NumPy evaluation of the program
              that the kernels come from, --program
   ptxc       ptxc's PTX on the CPU device, with all checks, or on a GPU: --device cuda
   nvcc       Emmy's CUDA text by way of nvcc, where that is found, on the same device
+
+A grid that would take minutes is executed in part, which the last line says; --ctas all executes all.
 
 Exit status 0 if all agree and nothing is found, 1 if not, 2 for an error of the input or the usage."""
 
