@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from ptxc.cli import launching
+from ptxc.cli import executing, launching
 from ptxc.cli.arguments import (
     Commands,
     add_cache_option,
@@ -61,14 +61,14 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=run, launch=None, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
-    launching.add_memory_options(parser)
+    executing.add_memory_options(parser)
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument(
         "--program", metavar="JSON", help="the program that the kernels compute, in Emmy's wire form"
     )
     comparing.add_argument("--no-nvcc", action="store_true", help="leave nvcc out")
-    launching.add_tolerance_options(comparing)
-    launching.add_execution_options(parser, "all, or what takes seconds where all take minutes")
+    executing.add_tolerance_options(comparing)
+    executing.add_execution_options(parser, "all, or what takes seconds where all take minutes")
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
@@ -82,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.reference.emmy import is_program, nvcc_options
     from ptxc.reference.verification import PTXC, Verification
 
-    launching.one_source(args)
-    settings = launching.settings_of(args)
-    device, source = launching.device_of(args), launching.source_of(args)
+    executing.one_source(args)
+    settings = executing.settings_of(args)
+    device, source = executing.device_of(args), launching.source_of(args)
     launching.aim(source, device)
     program = launching.compiled(args, source)
     problem = launching.problem_for(args, program.steps)
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         return launching.execute(executed, arrays, problem, settings, f"running {who}'s PTX", device)
 
     gpu = device.description.name if device else ""
-    verification = Verification(problem, launching.tolerance_of(args, problem, program), settings, runner, gpu)
+    verification = Verification(problem, executing.tolerance_of(args, problem, program), settings, runner, gpu)
     if args.program is not None:
         read(args.program, verification.evaluate_program)
     elif source.kernels.program is not None and is_program(source.kernels.program):
