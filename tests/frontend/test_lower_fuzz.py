@@ -27,7 +27,7 @@ from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FuncCallE
 from emmy.compiler.ir.stmt import Body
 from emmy.compiler.ir.stmt.base import Stmt
 from emmy.compiler.tensor import Tensor
-from lowering_lab import Cond, Loop, StridedLoop, Sync
+from kernel_ir import Cond, Loop, StridedLoop, Sync
 
 from ptxc.compilation import Options
 from ptxc.driver import compile_kernel
