@@ -40,8 +40,9 @@ from rich.table import Table
 from shared import SHARED
 
 from ptxc.comparison.builds import compiled_by_nvcc, emmys_texts
+from ptxc.compilation import Options
 from ptxc.corpus import Entry, entries
-from ptxc.driver import Options, compile_kernel
+from ptxc.driver import compile_kernel
 from ptxc.errors import CompileError, ToolchainError, UnsupportedError
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference.emmy import NVCC_TARGETS

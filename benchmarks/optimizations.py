@@ -46,8 +46,9 @@ from shared import SHARED
 from ptxc.comparison import Build
 from ptxc.comparison.builds import build_of, timed_compilation
 from ptxc.comparison.work import alike, common_unit
+from ptxc.compilation import Options
 from ptxc.corpus import Entry, entries
-from ptxc.driver import Options, graph_of
+from ptxc.driver import graph_of
 from ptxc.errors import CompileError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.passes.pipeline import PIPELINE, TOP_LEVEL

@@ -15,7 +15,8 @@ from compilation.timing import best_ms
 from shared import SHARED
 
 import ptxc
-from ptxc.driver import Options, compile_kernel, graph_of
+from ptxc.compilation import Options
+from ptxc.driver import compile_kernel, graph_of
 from ptxc.frontend.reader import kernel_nodes
 
 FOLDER = SHARED / "bench15" / "kernels"

@@ -10,22 +10,19 @@ raises; :mod:`ptxc.device` runs PTX without a GPU.
 """
 
 import importlib
-import time
 from typing import TYPE_CHECKING
 
 # Not late like the rest: a later import of the package of that name would take the function's place.
 from ptxc.device import device
+from ptxc.version import __version__ as __version__
+from ptxc.version import is_compiled
 
 if TYPE_CHECKING:
     from ptxc.batching import Candidate, batch
-    from ptxc.driver import CompiledKernel, CompiledModule, Options, compile, compile_ir, compile_kernel, compile_module
+    from ptxc.compilation import CompiledKernel, Options
+    from ptxc.driver import CompiledModule, compile, compile_ir, compile_kernel, compile_module
     from ptxc.errors import CompileError, InputError, UsageError
     from ptxc.launch import Launch
-
-#: When this process began to load ptxc, in seconds since 1970: sources that changed later are not what it runs.
-LOADED = time.time()
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Candidate",
@@ -48,18 +45,13 @@ __all__ = [
 _HOMES = {
     "Candidate": "batching",
     "CompileError": "errors",
+    "CompiledKernel": "compilation",
     "InputError": "errors",
     "Launch": "launch",
+    "Options": "compilation",
     "UsageError": "errors",
     "batch": "batching",
 }
-
-
-def is_compiled() -> bool:
-    """Whether this is the compiled build, whose inner modules are C extensions (setup.py)."""
-    from ptxc import target
-
-    return not target.__file__.endswith(".py")
 
 
 def __getattr__(name: str) -> object:

@@ -31,8 +31,8 @@ def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
 
     A manifest is a file ``MANIFEST.jsonl`` with an object a line: ``file``, the ``card`` that the kernel was tuned for,
     its ``target`` and the ``row`` of Emmy's golden file that it is from. Raises InputError for any other.
-    Without one, all its ``*.json`` are meant but ``launch.json`` and ``*.meta.json``, which describe launches; where it
-    has none, the graphs in the folders below it.
+    Without one, all its ``*.json`` are meant but ``launch.json``, ``*.launch.json`` and ``*.meta.json``, which describe
+    launches; where it has none, the graphs in the folders below it.
     """
     if (folder / MANIFEST).exists():
         rows = list(_rows(folder / MANIFEST))
@@ -43,7 +43,7 @@ def entries(folder: Path, target: str = "sm_89") -> list[Entry]:
 
 
 def _may_be_graph(path: Path) -> bool:
-    return path.name != "launch.json" and not path.name.endswith(".meta.json")
+    return path.name != "launch.json" and not path.name.endswith((".launch.json", ".meta.json"))
 
 
 def _says_graph(path: Path) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ptxc.compilation import CompiledKernel, Observer, Options, Stats, make_options
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 from ptxc.ir.kernel import Kernel
 from ptxc.launch import Launch
@@ -23,107 +26,8 @@ if TYPE_CHECKING:
     from emmy.compiler.ir.kernel.ir import KernelOp
 
     from ptxc.frontend.reader import KernelNode
-    from ptxc.passes.pipeline import Clock, PassTime
+    from ptxc.passes.pipeline import Clock
     from ptxc.plan import Plan
-
-
-#: Called with the rank and name of a pass, and the kernel after it.
-Observer = Callable[[int, str, Kernel], None]
-
-
-#: How options are given, for errors.
-_EXAMPLES = {
-    "target": "target='sm_90'", "ptx_version": "ptx_version='8.0'", "stop_after": "stop_after='cse'",
-    "golden": "golden='golden.json'", "realization": "realization='matmul.square.512'",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a compilation may be told. The command line's options of the same names."""
-
-    target: str = "sm_89"
-    #: ``"8.0"``; empty for the lowest that has what the kernel uses.
-    ptx_version: str = ""
-    #: ``precise``: CUDA's default arithmetic. ``fast``: ``nvcc --use_fast_math``.
-    math: str = "precise"
-    #: Whether multiplications and additions may be fused.
-    fma: bool = True
-    #: The optimisation level: 0 only has the passes that a kernel needs, 1 those that make it smaller too, 2 all.
-    opt: int = 2
-    #: Passes to leave out.
-    disable: tuple[str, ...] = ()
-    #: The pass after which to stop; then there is no PTX text.
-    stop_after: str = ""
-    #: Check the IR after each pass.
-    verify_each: bool = False
-    #: For a graph that is not Kernel IR yet: Emmy's knobs by name, which decide its schedule.
-    pins: Mapping[str, str] = field(default_factory=dict)
-    #: And a golden file of Emmy's, with the row in it whose recorded schedule to take.
-    golden: str = ""
-    realization: str = ""
-    #: And whether its operations are lowered one by one, each to a kernel, where Emmy would fuse what it can.
-    separate: bool = False
-    #: Measure each step's CPU time. Reading that clock takes microseconds, which add up in a small kernel.
-    time_passes: bool = False
-    #: Keep the result, and take one that is kept (docs/cache.md). What watches the compilation never is.
-    cache: bool = True
-
-    def __post_init__(self) -> None:
-        if self.math not in ("precise", "fast"):
-            raise UsageError(f"there is no math mode {self.math!r}", hint="it is 'precise' or 'fast'")
-        for name in ("target", "ptx_version", "stop_after", "golden", "realization"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                raise UsageError(f"{name} is a str, not {value!r}", hint=f"as in {_EXAMPLES[name]}")
-        if self.opt not in (0, 1, 2):
-            raise UsageError(f"there is no optimisation level {self.opt!r}", hint="it is 0, 1 or 2")
-        if not isinstance(self.pins, Mapping) or not all(isinstance(text, str) for text in self.pins):
-            raise UsageError(f"pins is a mapping of names, not {self.pins!r}", hint="as in pins={'TILE': 'n16/u2x4'}")
-        names = self.disable
-        if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
-            raise UsageError(f"disable is a tuple of passes' names, not {names!r}", hint="as in disable=('cse',)")
-
-    @property
-    def has_schedule(self) -> bool:
-        """Whether something is said of how a graph becomes kernels."""
-        return bool(self.pins or self.golden or self.realization or self.separate)
-
-    def is_kept(self, observe: Observer | None = None) -> bool:
-        """Whether the result may come from the store: not where someone watches how it is made, or times that."""
-        watched = observe is not None or self.verify_each or self.time_passes
-        return self.cache and not watched and not self.stop_after
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What is known of a compilation."""
-
-    #: The steps' CPU times; empty unless :attr:`Options.time_passes` is set.
-    passes: tuple[PassTime, ...]
-    lines: int
-    #: Registers of each bank, and how many are live at once at most.
-    registers: dict[str, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """One compiled kernel. ``ptx`` is a whole module; empty where the pipeline was stopped before the end."""
-
-    name: str
-    ptx: str
-    launch: Launch | None
-    stats: Stats
-    #: The kernel's IR, or what compiles it once more where the rest was kept: see :attr:`kernel`.
-    ir: Kernel | Callable[[], CompiledKernel] = field(repr=False, compare=False)
-    version: PtxVersion
-    #: What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that.
-    target: str
-
-    @property
-    def kernel(self) -> Kernel:
-        """The IR after the last pass. The store has none, so that of a kernel from there is made now."""
-        return self.ir if isinstance(self.ir, Kernel) else self.ir().kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,35 +48,125 @@ def compile(source: Any, *, observe: Observer | None = None, **options: Any) -> 
     ``observe(rank, name, kernel)`` sees each kernel after each pass. Raises CompileError (:mod:`ptxc.errors`) for what
     cannot be compiled.
     """
-    from ptxc.frontend.reader import kernel_nodes
-    from ptxc.store.kernels import KernelFile
-
-    chosen = make_options(options)
-    is_file = isinstance(source, str | os.PathLike) and os.path.isfile(source)
-    if is_file and chosen.is_kept(observe) and not chosen.has_schedule:
-        file = KernelFile(source, chosen.cache)
-        if file.kernels:  # else it is of a stage before
-            return [file.compile(index, chosen) for index in range(len(file.kernels))]
-    graph = _kernels_of_source(source, chosen)
-    return [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
+    return _kernels_of_source(source, options, observe).compile_all(observe)
 
 
 def compile_module(source: Any, *, observe: Observer | None = None, **options: Any) -> CompiledModule:
     """Compile every kernel of a graph into one PTX module. Arguments and errors are those of :func:`compile`."""
-    from ptxc.frontend.reader import kernel_nodes
     from ptxc.plan import plan_of
 
+    given = _kernels_of_source(source, options, observe)
+    kernels = given.compile_all(observe)
+    ptx = link(kernels)
+    return CompiledModule(ptx, tuple(kernels), plan_of(given.graph, kernels) if ptx else None)
+
+
+def _kernels_of_source(source: Any, options: Mapping[str, Any], observe: Observer | None) -> Kernels:
     chosen = make_options(options)
-    graph = _kernels_of_source(source, chosen)
-    kernels = [compile_kernel(node, graph, chosen, observe) for node in kernel_nodes(graph)]
-    ptx = link(kernels, chosen)
-    return CompiledModule(ptx, tuple(kernels), plan_of(graph, kernels) if ptx else None)
+    return Kernels(source, chosen if observe is None else replace(chosen, cache=False))
+
+
+class Kernels:
+    """The kernels of a source. It is read when that is needed, once: not for what the store has of a file."""
+
+    def __init__(self, source: Any, options: Options) -> None:
+        """``source`` is what :func:`compile` takes. Of ``options``, those count here that say how a graph becomes
+        kernels, and whether anything is kept."""
+        self.options = options
+        self._source = source
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels' names. Raises CompileError for a source that cannot be read, or that gives no kernels."""
+        return [name for name, _ in self._known]
+
+    def key(self, number: int, options: Options) -> str | None:
+        """The digest of the kernel of this number and of all options that decide its text; None for one that has none.
+
+        Raises CompileError.
+        """
+        from ptxc.store.content import content_key
+        from ptxc.store.kernels import key_of
+
+        content = self._known[number][1] or content_key(self._nodes[number], self.graph)
+        return None if content is None else key_of(content, options)
+
+    def compile(self, number: int, options: Options, observe: Observer | None = None) -> CompiledKernel:
+        """Compile the kernel of this number. Raises CompileError."""
+        from ptxc.store.kernels import kept
+
+        content = self._known[number][1]
+        if content is None or not options.is_kept(observe):
+            return compile_kernel(self._nodes[number], self.graph, options, observe)
+        return kept(content, options, lambda chosen: _compile(self._nodes[number], self.graph, chosen, None))
+
+    def compile_all(self, observe: Observer | None = None) -> list[CompiledKernel]:
+        """Compile every kernel. Raises CompileError."""
+        return [self.compile(number, self.options, observe) for number in range(len(self.names))]
+
+    @property
+    def program(self) -> Graph | None:
+        """Emmy's graph as it was given; None where it is the one that a golden file records. Raises CompileError."""
+        return None if self._source is None and self.options.golden else self._program
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Their Kernel IR, by Emmy's passes where the graph is of an earlier stage. Raises CompileError."""
+        return kernels_of(self.program, self.options)
+
+    @cached_property
+    def _program(self) -> Graph:
+        if self._bytes is None:
+            return graph_of(self._source)
+        with self._named():
+            return graph_of(io.BytesIO(self._bytes))
+
+    @cached_property
+    def _bytes(self) -> bytes | None:
+        """A file's bytes, packed or not as they are."""
+        from ptxc.frontend.jsonfile import read_bytes
+
+        is_path = isinstance(self._source, str | os.PathLike)
+        if not (os.path.isfile(self._source) if is_path else hasattr(self._source, "read")):
+            return None  # a graph, standard input, or nothing that is a source
+        with self._named():
+            return read_bytes(self._source)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Complete errors with the file's name."""
+        from ptxc.frontend.jsonfile import file_name
+
+        try:
+            yield
+        except CompileError as error:
+            error.at(file=file_name(self._source))
+            raise
+
+    @cached_property
+    def _known(self) -> list[tuple[str, str | None]]:
+        """Each kernel's name, and the digest of its content where the store knows the file."""
+        from ptxc.frontend.jsonfile import file_name
+        from ptxc.store.kernels import contents
+
+        if self.options.is_kept() and not self.options.has_schedule and self._bytes is not None:
+            name = os.path.basename(file_name(self._source))
+            found = contents(self._bytes, lambda: self._program, name)
+            if found:  # else it is of a stage before
+                return found
+        return [(node.name, None) for node in self._nodes]
+
+    @cached_property
+    def _nodes(self) -> list[KernelNode]:
+        from ptxc.frontend.reader import kernel_nodes
+
+        return kernel_nodes(self.graph)
 
 
 _HINT_APART = "compile them to a file each: --split, or in Python ptxc.compile"
 
 
-def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
+def link(kernels: Sequence[CompiledKernel]) -> str:
     """One PTX text with all kernels' entries, in the newest version that one of them needs.
 
     Raises UsageError for two kernels of one name.
@@ -186,10 +180,10 @@ def link(kernels: Sequence[CompiledKernel], options: Options) -> str:
     if any(not kernel.ptx for kernel in kernels):
         return ""
     version = max(kernel.version for kernel in kernels)
-    return join_modules([kernel.ptx for kernel in kernels], parse_target(target_of(kernels)), version)
+    return join_modules([kernel.ptx for kernel in kernels], parse_target(common_target(kernels)), version)
 
 
-def target_of(kernels: Sequence[CompiledKernel]) -> str:
+def common_target(kernels: Sequence[CompiledKernel]) -> str:
     """The target of a module with all these kernels: one that needs its architecture's own features decides for all.
 
     Raises UsageError for kernels that are made for different GPUs.
@@ -216,10 +210,6 @@ def graph_of(source: Any) -> Graph:
     return read_graph(source)
 
 
-def _kernels_of_source(source: Any, options: Options) -> Graph:
-    return kernels_of(None if source is None and options.golden else graph_of(source), options)
-
-
 def kernels_of(graph: Graph | None, options: Options) -> Graph:
     """The Kernel IR of a graph of any stage, by Emmy's passes where it is of an earlier one; see
     :func:`ptxc.frontend.stages.kernel_graph` for the errors."""
@@ -233,12 +223,12 @@ def compile_kernel(
     node: KernelNode, graph: Graph, options: Options | None = None, observe: Observer | None = None
 ) -> CompiledKernel:
     """Compile one kernel. Raises CompileError with the kernel's name, and the statement where one is at fault."""
-    from ptxc.store.kernels import compile_kept
+    from ptxc.store.kernels import content_of, kept
 
     chosen = options or Options()
-    if chosen.is_kept(observe):
-        return compile_kept(node, graph, chosen, lambda: _compile(node, graph, chosen, None))
-    return _compile(node, graph, chosen, observe)
+    if not chosen.is_kept(observe):
+        return _compile(node, graph, chosen, observe)
+    return kept(content_of(node, graph), chosen, lambda options: _compile(node, graph, options, None))
 
 
 def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer | None) -> CompiledKernel:
@@ -431,14 +421,3 @@ def _version(kernel: Kernel, target: Target, options: Options) -> PtxVersion:
             f"the kernel needs PTX {needed}, not {version}", hint=f"leave out --ptx-version, or give {needed} or newer"
         )
     return version
-
-
-def make_options(options: Mapping[str, Any]) -> Options:
-    """The options of these names. Raises UsageError for one that there is not."""
-    try:
-        return Options(**options)
-    except TypeError:
-        unknown = sorted(set(options) - set(Options.__dataclass_fields__))
-        raise UsageError(
-            f"there is no option {unknown[0]!r}", hint=f"options are {', '.join(Options.__dataclass_fields__)}"
-        ) from None

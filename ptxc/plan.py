@@ -25,7 +25,7 @@ from ptxc.reference.steps import ASIDE, Step, read_steps, steps_of
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
 
-    from ptxc.driver import CompiledKernel
+    from ptxc.compilation import CompiledKernel
     from ptxc.reference.buffers import Array
 
 #: What a buffer is for. A temporary is written by a kernel and read by later ones; nothing else sees it.

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compilation.timing import best_ms
-from ptxc.driver import Options, compile_kernel
+from ptxc.compilation import Options
+from ptxc.driver import compile_kernel
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.reference.emmy import NVCC_TARGETS, assemble_cuda, compile_cuda, cuda_texts, suffixed
 from ptxc.toolchain import assemble

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from compilation.timing import best_ms
-from ptxc.driver import Options, compile_kernel
+from ptxc.compilation import Options
+from ptxc.driver import compile_kernel
 from ptxc.frontend.reader import KernelNode, kernel_nodes, read_graph
 
 #: Statement counts of the series.

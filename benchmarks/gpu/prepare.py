@@ -60,7 +60,7 @@ BENCH15, CORPUS = SHARED / "bench15", SHARED / "emmy-corpus"
 PARTS = {
     "run.py": HERE / "run.py",
     "cases.py": HERE / "cases.py",
-    **{f"ptxc/{name}": PACKAGE / name for name in ("__init__.py", "errors.py", "device/__init__.py")},
+    **{f"ptxc/{name}": PACKAGE / name for name in ("__init__.py", "errors.py", "version.py", "device/__init__.py")},
     **{f"ptxc/device/{name}": PACKAGE / "device" / name for name in ("gpu.py", "worker.py")},
 }
 

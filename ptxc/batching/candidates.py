@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from ptxc.compilation import Options, make_options
 from ptxc.corpus import entries
-from ptxc.driver import Options, make_options
 from ptxc.errors import InputError, UsageError
 from ptxc.store import code_version, digest
 
@@ -35,7 +35,7 @@ class Candidate:
 
     #: Emmy's ``Graph``, a path, the graph's JSON as bytes (plain or gzip), or the mapping that JSON gave.
     source: Any
-    #: Fields of :class:`ptxc.driver.Options`; they go before those of the batch.
+    #: Fields of :class:`ptxc.compilation.Options`; they go before those of the batch.
     options: Mapping[str, Any] = field(default_factory=dict)
     #: What results call it; the path, or ``#`` and its number where it has no name.
     name: str = ""

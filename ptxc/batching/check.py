@@ -9,7 +9,7 @@ from ptxc.errors import CheckError
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
 
-    from ptxc.driver import CompiledKernel
+    from ptxc.compilation import CompiledKernel
 
 
 def check(kernel: CompiledKernel, graph: Graph, ctas: str) -> str:

@@ -7,11 +7,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ptxc.batching.candidates import Task
 from ptxc.batching.check import check
@@ -25,9 +24,8 @@ from ptxc.errors import (
 )
 
 if TYPE_CHECKING:
-    from emmy.compiler.graph import Graph
-
-    from ptxc.driver import CompiledKernel, Options
+    from ptxc.compilation import CompiledKernel
+    from ptxc.driver import Kernels
     from ptxc.toolchain import Assembly
 
 #: The statuses of what failed, by the error; of all others it is ``error``.
@@ -57,54 +55,19 @@ class Built:
         return bool(self.facts["status"] == "ok")
 
 
-class _Kernel(NamedTuple):
-    """One kernel of a candidate, to be compiled."""
-
-    name: str
-    #: Its key in the store, where it has one.
-    key: str | None
-    compile: Callable[[Options], CompiledKernel]
-    #: The graph that it is in.
-    graph: Callable[[], Graph]
-
-
 def build(task: Task) -> list[Built]:
     """Compile every kernel of a candidate, assemble and check it where that is asked for.
 
     Errors of kernels are in what is returned. Raises MemoryError where ptxc or ptxas had no more memory.
     """
+    from ptxc.driver import Kernels
+
     try:
-        return [_build(task, kernel) for kernel in _kernels(task)]
+        kernels = Kernels(io.BytesIO(task.source), task.options)
+        return [_build(task, kernels, number) for number in range(len(kernels.names))]
     except CompileError as error:
         _raise_for_memory(error)
         return [failed(task, error)]
-
-
-def _kernels(task: Task) -> list[_Kernel]:
-    """The kernels of a candidate, by Emmy's passes where its graph is not Kernel IR. Raises CompileError."""
-    from ptxc.driver import compile_kernel
-    from ptxc.frontend.reader import kernel_nodes
-    from ptxc.store.kernels import KernelFile, key_of
-
-    options = task.options
-    if not options.has_schedule:
-        file = KernelFile(io.BytesIO(task.source), options.is_kept())
-        if file.kernels:  # else it is of a stage before
-            named = enumerate(file.kernels)
-            read = partial(_graph, task)
-            return [_Kernel(name, file.key(at, options), partial(file.compile, at), read) for at, (name, _) in named]
-    graph = _graph(task)
-    return [
-        _Kernel(node.name, key_of(node, graph, options), partial(compile_kernel, node, graph), lambda: graph)
-        for node in kernel_nodes(graph)
-    ]
-
-
-def _graph(task: Task) -> Graph:
-    """The Kernel IR of a candidate. Raises CompileError."""
-    from ptxc.driver import graph_of, kernels_of
-
-    return kernels_of(graph_of(io.BytesIO(task.source)), task.options)
 
 
 def failed(task: Task, error: CompileError, key: str = "") -> Built:
@@ -114,19 +77,19 @@ def failed(task: Task, error: CompileError, key: str = "") -> Built:
     return Built(facts | {"error": {"type": type(error).__name__, "message": error.what, **named}})
 
 
-def _build(task: Task, given: _Kernel) -> Built:
+def _build(task: Task, kernels: Kernels, number: int) -> Built:
     started = time.monotonic()
-    key = given.key or task.digest
+    key = kernels.key(number, task.options) or task.digest
     try:
         with _alone(task, key):
             before = time.process_time()
-            kernel = given.compile(task.options)
+            kernel = kernels.compile(number, task.options)
             seconds = {"compile": time.process_time() - before}
             assembly = _assembled(kernel, task) if task.assemble else None
-        checked = {"checked": check(kernel, given.graph(), task.check)} if task.check else {}
+        checked = {"checked": check(kernel, kernels.graph, task.check)} if task.check else {}
     except CompileError as error:
         _raise_for_memory(error)
-        return failed(task, error.at(kernel=given.name), key)
+        return failed(task, error.at(kernel=kernels.names[number]), key)
     if assembly is not None:
         seconds["assemble"] = assembly.seconds
     seconds["wall"] = time.monotonic() - started

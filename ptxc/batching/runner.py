@@ -14,7 +14,7 @@ from ptxc.batching.children import Limits, run_apart
 from ptxc.batching.job import Built, build, failed
 from ptxc.batching.journal import Journal
 from ptxc.batching.pool import Given, Pool
-from ptxc.driver import make_options
+from ptxc.compilation import make_options
 from ptxc.errors import CompileError, CrashError
 
 #: Candidates that are submitted and not back yet, at most: so many are in memory, and so many workers can be busy.
@@ -71,7 +71,7 @@ def batch(
     at a time. ``executor`` is anything that :mod:`concurrent.futures` calls one; by default a process pool of ``jobs``
     (the CPUs), which needs the ``if __name__ == "__main__":`` of :mod:`multiprocessing`. With ``assemble``, ptxas runs.
     ``check`` says which CTAs to execute and compare with what the kernel means: ``all``, or how many. ``job`` is what
-    workers do for a candidate; ``options`` are the fields of :class:`~ptxc.driver.Options`.
+    workers do for a candidate; ``options`` are the fields of :class:`~ptxc.compilation.Options`.
 
     A candidate's error is in its result, docs/batch.md says how. Raises UsageError for what is wrong with the call or
     the folder, CrashError where workers die again and again; then, as after a kill, the same call goes on.

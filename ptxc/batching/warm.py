@@ -37,7 +37,7 @@ def warm_up() -> None:
     """Import what compiles and assembles, fill its caches by compiling a kernel, keep all of it from collections."""
     from ptxc.batching.candidates import task_of
     from ptxc.batching.job import build
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
     from ptxc.store import code_version
     from ptxc.toolchain import tool_versions
 

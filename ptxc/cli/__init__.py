@@ -46,8 +46,8 @@ _EXAMPLES = (
 
 def build() -> tuple[Parser, Commands]:
     """The parser of the whole command line, and the commands in it."""
-    import ptxc
     from ptxc.cli.arguments import Parser, examples
+    from ptxc.version import __version__, is_compiled
 
     parser = Parser(
         prog="ptxc",
@@ -55,7 +55,7 @@ def build() -> tuple[Parser, Commands]:
         description=_DESCRIPTION,
         epilog=examples(_EXAMPLES, "`ptxc COMMAND --help` explains a command's options."),
     )
-    version = f"ptxc {ptxc.__version__} ({'compiled' if ptxc.is_compiled() else 'pure Python'})"
+    version = f"ptxc {__version__} ({'compiled' if is_compiled() else 'pure Python'})"
     parser.add_argument("--version", action="version", version=version, help="print ptxc's version")
     commands = parser.add_subparsers(title="commands", metavar="", required=True, prog="ptxc")
     for command in COMMANDS:

@@ -139,9 +139,9 @@ def add_schedule_options(parser: Parser) -> None:
         "--golden",
         type=path_name,
         metavar="JSON",
-        help="Emmy's golden file; without FILE, what it is about",
+        help="a golden file of Emmy's; without FILE, the kernel that its row is about",
     )
-    group.add_argument("--realization", default="", metavar="NAME", help="the row in it whose schedule to take")
+    group.add_argument("--realization", default="", metavar="NAME", help="the row of it whose schedule to take")
     group.add_argument(
         "--pins",
         type=_pin,
@@ -155,33 +155,34 @@ def add_schedule_options(parser: Parser) -> None:
 
 def add_pass_options(parser: Parser) -> argparse._ArgumentGroup:
     """What decides which passes run, and what is said of them."""
-    group = parser.add_argument_group("passes (`ptxc passes` lists them)")
-    add_choice_of_passes(group)
+    group = add_choice_of_passes(parser)
     group.add_argument("--verify-each", action="store_true", help="check the IR after each pass")
     group.add_argument("--time-passes", action="store_true", help="say how long each pass takes")
     return group
 
 
-def add_choice_of_passes(parser: argparse._ActionsContainer) -> None:
+def add_choice_of_passes(parser: Parser) -> argparse._ArgumentGroup:
     """Which passes run: what to leave out, to see which one makes a kernel wrong."""
-    parser.add_argument(
+    group = parser.add_argument_group("passes (`ptxc passes` lists them)")
+    group.add_argument(
         "--opt",
         choices=("0", "1", "2"),
         default="2",
         help="0: the passes that a kernel needs; 1: those that make it smaller too; 2: all (default: 2)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--disable",
         type=pass_list,
         action="extend",
         default=[],
         metavar="PASS",
-        help="leave out an optional pass (`ptxc passes` lists them)",
+        help="leave out an optional pass; may be given several times",
     )
+    return group
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The compilation's options (:class:`ptxc.driver.Options`) out of those two groups. Raises UsageError."""
+    """The compilation's options (:class:`ptxc.compilation.Options`) out of those two groups. Raises UsageError."""
     from ptxc.passes.pipeline import Runner
     from ptxc.store import open_store
 

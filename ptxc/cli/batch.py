@@ -77,8 +77,7 @@ def add(commands: Commands) -> None:
     )
     add_code_options(parser)
     add_schedule_options(parser)
-    passes = parser.add_argument_group("passes (`ptxc passes` lists them)")
-    add_choice_of_passes(passes)
+    passes = add_choice_of_passes(parser)
     passes.add_argument("--verify-each", action="store_true", help="check the IR after each pass")
     add_cache_option(parser)
 
@@ -177,7 +176,8 @@ class _Shown:
         parts += [f"{found.duplicates} equal to others"] if found.duplicates else []
         made = found.total - found.before
         rate = f"{found.seconds:.1f} s, {made / max(1e-3, found.seconds):.1f}/s"
-        return f"ptxc: {found.total} candidates: {', '.join(parts)}; {rate}; results in {Path(out, 'results.jsonl')}"
+        given = "1 candidate" if found.total == 1 else f"{found.total} candidates"
+        return f"ptxc: {given}: {', '.join(parts)}; {rate}; results in {Path(out, 'results.jsonl')}"
 
 
 #: How the summary calls failures.

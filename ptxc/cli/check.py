@@ -19,7 +19,7 @@ _DESCRIPTION = """\
 Compiles kernels and writes nothing: exit status 0 and silence if all of them compile, else a line for each that does
 not and exit status 2. No GPU and no CUDA is needed.
 
-FILE is the JSON of a graph of Emmy's Kernel IR, plain or gzip, or - for standard input."""
+FILE is a graph of Emmy's Kernel IR as `ptxc compile` takes it."""
 
 _EXAMPLES = (
     ("ptxc check kernels/*.json", "all of these"),

@@ -27,19 +27,18 @@ from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
     from ptxc.comparison import Comparison
+    from ptxc.compilation import Options
     from ptxc.corpus import Entry
-    from ptxc.driver import Options
     from ptxc.store import Store
 
 _DESCRIPTION = """\
 Builds kernels with ptxc and, from Emmy's CUDA text, with nvcc, and shows side by side what each takes: CPU time,
 registers, spills, occupancy, instructions of machine code, and those for a unit of work in the hottest loop.
 
-FILE is the JSON of a graph of Kernel IR, or a folder of them; in a folder, MANIFEST.jsonl names each kernel's target.
-A folder without one and without such files is searched, with all folders below.
-One kernel is shown in full, of several a line each and how far they reach the project's bars. Needs nvcc, ptxas and
-nvdisasm. What nvcc and ptxas made is kept: a run that was interrupted goes on where it was, and one after a change of
-ptxc only assembles what changed."""
+FILE is the JSON of a graph of Kernel IR, or a folder of them, in which MANIFEST.jsonl may name each kernel's target; a
+folder that has neither is searched with all folders below it. One kernel is shown in full, of several a line each and a
+summary. Needs nvcc, ptxas and nvdisasm. What nvcc and ptxas made is kept: a run that was interrupted goes on where it
+was, and one after a change of ptxc only assembles what changed."""
 
 _EXAMPLES = (
     ("ptxc compare k.ir.json --target sm_90", "one kernel in full"),
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Build, compare, report."""
     from ptxc.cli.comparisons import report, to_json
     from ptxc.comparison import check_tools
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
     from ptxc.store import open_store
 
     by_path: dict[str, Entry] = {}

@@ -49,7 +49,7 @@ def report(rows: Sequence[Comparison]) -> str:
 
 def to_json(rows: Sequence[Comparison]) -> str:
     """The report for programs."""
-    from ptxc.cli.results import dumps
+    from ptxc.cli.jsontext import dumps
 
     return dumps({"kernels": [row.to_dict() for row in rows], "bars": [bar.to_dict() for bar in bars_of(rows)]})
 

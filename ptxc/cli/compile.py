@@ -28,7 +28,7 @@ from ptxc.errors import UsageError
 if TYPE_CHECKING:
     from ptxc.cli.dumps import Dumps
     from ptxc.cli.sources import Source
-    from ptxc.driver import CompiledKernel
+    from ptxc.compilation import CompiledKernel
     from ptxc.toolchain import Assembly
 
 _DESCRIPTION = """\
@@ -227,7 +227,7 @@ class _Plan:
             contents.append(
                 (
                     self._launch_place(source, self.launch),
-                    launch_json(kernels, source.graph if len(kernels) > 1 else None),
+                    launch_json(kernels, source.kernels.graph if len(kernels) > 1 else None),
                 )
             )
         write_all(contents)
@@ -261,7 +261,9 @@ class _Plan:
             from ptxc.ir.text import format_kernel
 
             return "\n".join(format_kernel(kernel.kernel) for kernel in kernels), []
-        ptx, target = _module(kernels)
+        from ptxc.driver import common_target, link
+
+        ptx, target = link(kernels), common_target(kernels)
         assembly: Assembly | None = None
         if self.assemble or self.emit == "cubin":
             from ptxc.store.assemblies import assemble_kept
@@ -269,16 +271,6 @@ class _Plan:
             assembly = assemble_kept(ptx, target, cache=self.cache)
         content = assembly.cubin if assembly is not None and self.emit == "cubin" else ptx
         return content, [_report(assembly, target, label)] if assembly is not None and self.assemble else []
-
-
-def _module(kernels: Sequence[CompiledKernel]) -> tuple[str, str]:
-    """One PTX text of kernels, and its target."""
-    if len(kernels) == 1:
-        return kernels[0].ptx, kernels[0].target
-    from ptxc.driver import Options, link, target_of
-
-    target = target_of(kernels)
-    return link(kernels, Options(target=target)), target
 
 
 def _report(assembly: Assembly, target: str, label: str) -> str:

@@ -23,7 +23,10 @@ _FOLDERS = ("dump_dir", "out")
 def add(commands: Commands) -> None:
     """Make the command's parser."""
     parser = commands.add_parser(
-        "completion", help="print a script that completes arguments in a shell", description=_DESCRIPTION
+        "completion",
+        help="print a script that completes arguments in a shell",
+        description=_DESCRIPTION,
+        usage="ptxc completion bash|zsh|fish|tcsh",
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish", "tcsh"), help="the shell")
     parser.set_defaults(run=run)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ptxc.cli.files import keep_inputs, make_folder, write
+from ptxc.cli.jsontext import compact
 from ptxc.cli.messages import say
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.ir.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ALL = "all"
 
 
 class Dumps:
-    """Observes one kernel's compilation (:data:`ptxc.driver.Observer`)."""
+    """Observes one kernel's compilation (:data:`ptxc.compilation.Observer`)."""
 
     def __init__(
         self,
@@ -108,28 +108,4 @@ def launch_json(kernels: Sequence[CompiledKernel], graph: Graph | None = None) -
     for at, kernel in enumerate(described["kernels"]):
         name = kernel.pop("name")
         described["kernels"][at] = {"name": name, "target": targets[name], **kernel}
-    return _json(described) + "\n"
-
-
-def _json(value: Any, indent: str = "") -> str:
-    """``value`` as JSON: over several lines what holds objects, the rest on one."""
-    items = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    if not any("{" in json.dumps(_finite(item)) for item in items):
-        return json.dumps(_finite(value))
-    deeper = indent + "  "
-    parts = [_json(item, deeper) for item in items]
-    if isinstance(value, dict):
-        parts = [f"{json.dumps(key)}: {part}" for key, part in zip(value, parts, strict=True)]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}{closing}"
-
-
-def _finite(value: Any) -> Any:
-    """``value`` without what JSON has no number for: infinities and NaN become ``"inf"``, ``"-inf"`` and ``"nan"``."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not (float("-inf") < value < float("inf")):
-        return str(value)
-    return value
+    return compact(described) + "\n"

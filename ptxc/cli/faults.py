@@ -57,11 +57,11 @@ def _keep(error: InternalError, about: str, files: dict[str, str | bytes], comma
 
 
 def _page(error: InternalError, files: dict[str, str | bytes], command_line: str) -> str:
-    import ptxc
+    from ptxc.version import __version__
 
     lines = [str(error), "", f"found by: {command_line}"]
     if match := re.match(r"// before pass (\S+)\n", error.reproducer):
         lines.append(f"again:    ptxc compile --start-at {match[1]} before.ir --verify-each")
-    lines += [f"versions: ptxc {ptxc.__version__}, Python {platform.python_version()}", ""]
+    lines += [f"versions: ptxc {__version__}, Python {platform.python_version()}", ""]
     lines += ["".join(traceback.format_exception(error))]
     return "\n".join(lines)

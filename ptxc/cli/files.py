@@ -1,15 +1,15 @@
-"""Writing: whole files or none, standard output, and which file is for which input."""
+"""Reading, writing: whole files or none, standard output, and which file is for which input."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ptxc.errors import UsageError
+from ptxc.errors import CompileError, UsageError
 
 STDIO = "-"
 
@@ -51,6 +51,17 @@ def write_all(contents: Sequence[tuple[Path, str | bytes]]) -> None:
         for new in staged.values():
             with suppress(OSError, ValueError):
                 new.unlink(missing_ok=True)
+
+
+def read[T](name: str, what: Callable[[bytes], T]) -> T:
+    """What ``what`` makes of a file's bytes; its errors name the file. Raises UsageError where that cannot be read."""
+    try:
+        return what(Path(name).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
+    except CompileError as error:
+        error.at(file=name)
+        raise
 
 
 @contextmanager

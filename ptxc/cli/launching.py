@@ -1,4 +1,4 @@
-"""What `ptxc run` and `ptxc verify` share: options, the way from files to memory, and execution."""
+"""What `ptxc run` and `ptxc verify` share: the way from files to memory, and execution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxc.cli.arguments import Parser, near, options_of, require_sources
+from ptxc.cli.arguments import options_of
 from ptxc.cli.messages import complain, say
 from ptxc.cli.progress import is_shown, share
-from ptxc.device import DEADLINE, KINDS
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -26,181 +25,12 @@ if TYPE_CHECKING:
     from ptxc.cli.sources import Source
     from ptxc.device.cuda import CudaDevice
     from ptxc.reference.buffers import Array, Problem
-    from ptxc.reference.compare import Tolerance
     from ptxc.reference.execution import Launched, Settings
+    from ptxc.reference.sample import Sample
     from ptxc.reference.steps import Step
-
-CHECKS = ("memory", "race", "init", "sync")
 
 #: Seconds after which a bar shows how far a run is.
 _PATIENCE = 0.5
-
-# ------------------------------------------------------------------------------ options
-
-
-def add_memory_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What the buffers hold, and how large they are."""
-    group = parser.add_argument_group("memory")
-    group.add_argument("--inputs", metavar="NPZ", help="arrays by buffer; what is left out is random")
-    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of the random inputs (default: 0)")
-    group.add_argument(
-        "--set",
-        dest="integers",
-        type=_assignment,
-        action="append",
-        default=[],
-        metavar="NAME=N",
-        help="a size known at run time (default: from the inputs' shapes, else 128)",
-    )
-    return group
-
-
-def add_tolerance_options(group: argparse._ArgumentGroup) -> None:
-    """What is near enough."""
-    group.add_argument(
-        "--rtol",
-        type=_tolerance,
-        metavar="X",
-        help="relative to the larger of an element and the root mean square (default: 1e-5; 2e-3 where a buffer is "
-        "f16, 2e-2 where one is bf16, more where f16 is summed in)",
-    )
-    group.add_argument("--atol", type=_tolerance, metavar="X", help="absolute, added to that (default: 0)")
-
-
-def add_execution_options(parser: Parser) -> argparse._ArgumentGroup:
-    """What is executed and watched, and by which device."""
-    group = parser.add_argument_group("execution")
-    group.add_argument(
-        "--device", choices=KINDS, default="cpu", help="cpu: executes PTX here; cuda: a GPU of NVIDIA's (default: cpu)"
-    )
-    group.add_argument(
-        "--deadline",
-        type=_seconds,
-        metavar="SECONDS",
-        help=f"on a GPU, what a launch may take (default: {DEADLINE:g})",
-    )
-    group.add_argument(
-        "--ctas",
-        default="all",
-        metavar="all|N|i,j,k",
-        help="all CTAs, N spread over the grid, or those of these numbers (default: all)",
-    )
-    group.add_argument(
-        "--sanitize",
-        type=_checks,
-        metavar="all|none|CHECK,...",
-        help=f"what to check: {', '.join(CHECKS)} (default: all)",
-    )
-    group.add_argument(
-        "--max-steps",
-        type=natural,
-        metavar="N",
-        help="instructions that a batch of CTAs may execute (default: 20000000)",
-    )
-    return group
-
-
-def natural(text: str) -> int:
-    """A number of at least 0."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds such as 10")
-    return value
-
-
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance; give a number such as 1e-5")
-    return value
-
-
-def _assignment(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not name.isidentifier() or not (value.isascii() and value.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; give NAME=N, such as seq_len=50")
-    return name, int(value)
-
-
-def _checks(text: str) -> frozenset[str]:
-    if text in ("all", "none"):
-        return frozenset(CHECKS if text == "all" else ())
-    chosen = [name for name in text.split(",") if name]
-    for name in chosen:
-        if name not in CHECKS:
-            question = near(name, CHECKS)
-            raise argparse.ArgumentTypeError(f"no {name!r}; {question}it is all, none, or some of {', '.join(CHECKS)}")
-    return frozenset(chosen)
-
-
-def one_source(args: argparse.Namespace) -> None:
-    """Raise UsageError unless there is one file."""
-    require_sources(args)
-    if len(args.sources) > 1:
-        raise UsageError(f"{len(args.sources)} files are given", hint="give one; a graph may hold several kernels")
-
-
-def tolerance_of(args: argparse.Namespace, problem: Problem, program: Program | None) -> Tolerance:
-    """What is near enough, for the kernels of ``program`` on the buffers of ``problem``."""
-    from ptxc.reference.tolerances import tolerance_for
-
-    graph = program.graph() if program is not None else None
-    return tolerance_for(problem, graph, args.rtol, args.atol or 0.0)
-
-
-def settings_of(args: argparse.Namespace) -> Settings:
-    """How to execute. Raises UsageError."""
-    from ptxc.reference.execution import Settings
-    from ptxc.reference.sample import Sample
-    from ptxc.sim.device import DEFAULT_MAX_STEPS
-
-    repeat = getattr(args, "repeat", None)
-    if args.device == "cuda":
-        _refuse_checks(args)
-        return Settings(repeat=repeat or 0)
-    for name, value in (("deadline", args.deadline), ("repeat", repeat)):
-        if value is not None:
-            raise UsageError(f"--{name} changes nothing on the CPU device", hint="it is for --device cuda")
-    limit = DEFAULT_MAX_STEPS if args.max_steps is None else args.max_steps
-    checks = frozenset(CHECKS) if args.sanitize is None else args.sanitize
-    return Settings(checks, Sample.parse(args.ctas), limit, getattr(args, "profile", False))
-
-
-def _refuse_checks(args: argparse.Namespace) -> None:
-    """Raise UsageError for what a GPU cannot be asked."""
-    asked = {
-        "--sanitize": bool(args.sanitize),
-        "--ctas": args.ctas != "all",
-        "--max-steps": args.max_steps is not None,
-        "--profile": getattr(args, "profile", False),
-    }
-    for option, given in asked.items():
-        if given:
-            raise UsageError(f"a GPU has no {option}", hint="leave it out, or use the CPU device")
-
-
-def device_of(args: argparse.Namespace) -> CudaDevice | None:
-    """The GPU that was asked for, None for the CPU device. Raises DeviceError where there is none."""
-    if args.device != "cuda":
-        return None
-    from ptxc.device.cuda import CudaDevice
-
-    return CudaDevice(DEADLINE if args.deadline is None else args.deadline)
-
-
-# ------------------------------------------------------------------------------------------ from files to memory
 
 
 @dataclass(frozen=True)
@@ -226,7 +56,7 @@ class Program:
 def source_of(args: argparse.Namespace) -> Source:
     """The one source. Raises UsageError."""
     from ptxc.cli.sources import Source
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
 
     return Source(args.sources[0], Options(**options_of(args)), "", args.target is not None)
 
@@ -279,21 +109,22 @@ def compiled(args: argparse.Namespace, source: Source) -> Program:
     """The kernels of a graph, compiled into one module."""
     from ptxc.cli.sources import compile_source
     from ptxc.codegen.lines import statements_of_lines
-    from ptxc.driver import link, target_of
+    from ptxc.driver import common_target, link
     from ptxc.reference.steps import steps_of
     from ptxc.target import parse_target
 
     outcome = compile_source(source)
     _raise_last(outcome.errors, source, args.command_line)
     kernels = outcome.kernels
-    ptx = kernels[0].ptx if len(kernels) == 1 else link(kernels, source.options)
-    version, target = max(kernel.version for kernel in kernels), target_of(kernels)
+    ptx = link(kernels)
+    version, target = max(kernel.version for kernel in kernels), common_target(kernels)
 
     def statements() -> dict[int, str]:
         return statements_of_lines([kernel.kernel for kernel in kernels], parse_target(target), version)
 
     steps = read_launch(args.launch) if args.launch is not None else steps_of(kernels)
-    return Program(source.name, steps, {step.entry: ptx for step in steps}, statements, target, lambda: source.graph)
+    texts = {step.entry: ptx for step in steps}
+    return Program(source.name, steps, texts, statements, target, lambda: source.kernels.graph)
 
 
 def _raise_last(errors: list[CompileError], source: Source, command_line: str) -> None:
@@ -312,15 +143,10 @@ def _raise_last(errors: list[CompileError], source: Source, command_line: str) -
 
 def read_launch(name: str) -> list[Step]:
     """The steps of a launch description's file."""
+    from ptxc.cli.files import read
     from ptxc.reference.steps import read_steps
 
-    try:
-        return read_steps(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
-    except CompileError as error:
-        error.at(file=name)
-        raise
+    return read(name, read_steps)
 
 
 def read_arrays(name: str) -> dict[str, Array]:
@@ -377,10 +203,26 @@ def execute(
     """Execute a program on a GPU, else on the CPU device, with a bar that shows how far it is."""
     from ptxc.reference import execution
 
-    try:
+    with _named(program):
         modules = execution.load(program.texts, device)
         with _bar(what) as report:
             return execution.execute(modules, program.steps, arrays, problem.integers, settings, report)
+
+
+def affordable(program: Program, problem: Problem, settings: Settings) -> Sample:
+    """All CTAs, or as many as the CPU device can execute in seconds (:func:`ptxc.reference.execution.affordable`)."""
+    from ptxc.reference import execution
+
+    with _named(program):
+        modules = execution.load(program.texts)
+        return execution.affordable(modules, program.steps, problem.arrays(), problem.integers, settings)
+
+
+@contextmanager
+def _named(program: Program) -> Iterator[None]:
+    """Complete errors with the name of the program's file."""
+    try:
+        yield
     except CompileError as error:
         error.at(file=program.name)
         raise

@@ -49,6 +49,7 @@ def add(commands: Commands) -> None:
         help="list which operations of Kernel IR are supported",
         description=_DESCRIPTION,
         epilog=examples(_EXAMPLES),
+        usage="ptxc ops [KIND] [option...]",
     )
     parser.add_argument(
         "kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help=f"only this kind: {', '.join(KINDS)}"

@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
         help="list the compiler's passes, and the reasons for their order",
         description=_DESCRIPTION,
         epilog=examples(_EXAMPLES),
+        usage="ptxc passes [PASS]",
     )
     parser.add_argument("name", nargs="?", metavar="PASS", help="the pass to explain")
     parser.set_defaults(run=run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ptxc.cli.jsontext import dumps
 from ptxc.cli.messages import printable, table
 from ptxc.reference.buffers import Array, Problem, decoded, described
 from ptxc.reference.codes import unpacked4
@@ -220,21 +220,6 @@ def differences_table(rows: Iterable[tuple[tuple[str, ...], Difference]], headin
 def counted(count: int, what: str) -> str:
     """``1 finding``, ``2 findings``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def dumps(value: Any) -> str:
-    """``value`` as JSON, numbers that it does not have as text."""
-    return json.dumps(_finite(value), indent=1)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value
 
 
 def _figures(numbers: Array) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxc.cli import launching
+from ptxc.cli import executing, launching
 from ptxc.cli.arguments import (
     Commands,
     add_cache_option,
@@ -56,14 +56,14 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=run, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, a PTX text, or - for standard input")
-    memory = launching.add_memory_options(parser)
+    memory = executing.add_memory_options(parser)
     memory.add_argument("--launch", metavar="JSON", help="how to launch, as --launch-json wrote it; needed for PTX")
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument("--expect", metavar="NPZ", help="what outputs should hold: arrays by buffer")
-    launching.add_tolerance_options(comparing)
-    execution = launching.add_execution_options(parser)
+    executing.add_tolerance_options(comparing)
+    execution = executing.add_execution_options(parser)
     execution.add_argument(
-        "--repeat", type=launching.natural, metavar="N", help="on a GPU, time N more launches of each kernel"
+        "--repeat", type=executing.natural, metavar="N", help="on a GPU, time N more launches of each kernel"
     )
     execution.add_argument("--profile", action="store_true", help="count instructions, sectors, bank conflicts")
     output = parser.add_argument_group("output")
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     if args.supported:
         return _list_supported()
     _check(args)
-    settings = launching.settings_of(args)
-    device = launching.device_of(args)
+    settings = executing.settings_of(args)
+    device = executing.device_of(args)
     program = launching.load(args, device)
     expected = launching.read_arrays(args.expect) if args.expect else {}
     problem = launching.problem_for(args, program.steps)
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     launching.note_empty(launched)
 
     report = _report(problem, arrays, program, launched, settings, device.description.name if device else "")
-    tolerance = launching.tolerance_of(args, problem, program if expected else None)
+    tolerance = executing.tolerance_of(args, problem, program if expected else None)
     report.compare(expected, tolerance, sampled=not settings.sample.is_all)
     if args.output:
         write(Path(args.output), launching.npz(report.outputs()))
@@ -110,7 +110,7 @@ def _list_supported() -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not fit together."""
-    launching.one_source(args)
+    executing.one_source(args)
     if args.expect is None and (args.rtol is not None or args.atol is not None):
         option = "--rtol" if args.rtol is not None else "--atol"
         raise UsageError(f"{option} changes nothing without --expect", hint="leave it out")

@@ -10,7 +10,7 @@ from ptxc.cli.arguments import options_of
 from ptxc.cli.messages import complain, say, table
 from ptxc.cli.progress import progress
 from ptxc.cli.sources import Outcome, Source, Watchers, compile_source, internal_error
-from ptxc.driver import CompiledKernel, Options
+from ptxc.compilation import CompiledKernel, Options
 from ptxc.errors import CompileError, InternalError
 
 #: Takes what a source gave; raises CompileError.

@@ -17,15 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ptxc.cli.files import STDIO, stem
-from ptxc.driver import CompiledKernel, Observer, Options, compile_kernel, graph_of, kernels_of
+from ptxc.compilation import CompiledKernel, Observer, Options
+from ptxc.driver import Kernels
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 from ptxc.ir.kernel import Kernel
-
-if TYPE_CHECKING:
-    from emmy.compiler.graph import Graph
 
 
 class Watcher(Protocol):
@@ -77,16 +75,11 @@ class Source:
             return file.read(MAX_BYTES + 1)
 
     @cached_property
-    def program(self) -> Graph | None:
-        """Emmy's graph as it was given; None where it is the one that a golden file records."""
+    def kernels(self) -> Kernels:
+        """Its kernels, where it is a graph."""
         if self.given == self.options.golden:
-            return None
-        return graph_of(io.BytesIO(self.data) if self.flows else self.given)
-
-    @cached_property
-    def graph(self) -> Graph:
-        """Its Kernel IR. Raises CompileError."""
-        return kernels_of(self.program, self.options)
+            return Kernels(None, self.options)
+        return Kernels(io.BytesIO(self.data) if self.flows else self.given, self.options)
 
     def text(self) -> str:
         """Its text, unpacked. Raises InputError."""
@@ -177,15 +170,8 @@ def internal_error(doing: str, fault: Exception) -> InternalError:
 
 
 def _graph_jobs(source: Source) -> list[Job]:
-    from ptxc.frontend.reader import kernel_nodes
-    from ptxc.store.kernels import KernelFile
-
-    if not source.options.has_schedule:
-        file = KernelFile(io.BytesIO(source.data) if source.flows else source.given, source.options.is_kept())
-        if file.kernels:
-            return [Job(name, partial(file.compile, index)) for index, (name, _) in enumerate(file.kernels)]
-    graph = source.graph
-    return [Job(node.name, partial(compile_kernel, node, graph)) for node in kernel_nodes(graph)]
+    kernels = source.kernels
+    return [Job(name, partial(kernels.compile, number)) for number, name in enumerate(kernels.names)]
 
 
 def _ir_jobs(source: Source) -> list[Job]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from ptxc.cli import launching
+from ptxc.cli import executing, launching
 from ptxc.cli.arguments import (
     Commands,
     add_cache_option,
@@ -18,9 +17,8 @@ from ptxc.cli.arguments import (
     add_sources,
     examples,
 )
-from ptxc.cli.files import show
+from ptxc.cli.files import read, show
 from ptxc.cli.messages import table
-from ptxc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
     from ptxc.cli.results import Listing
@@ -30,12 +28,14 @@ if TYPE_CHECKING:
     from ptxc.reference.verification import Verification
 
 _DESCRIPTION = """\
-Computes a graph's kernels in three ways and compares what they write:
+Computes a graph's kernels in three ways and compares what they write. FILE is a graph as `ptxc compile` takes it.
 
   reference  Kernel IR evaluated directly in float64, with no code generated; or Emmy's NumPy evaluation of the program
              that the kernels come from, --program
   ptxc       ptxc's PTX on the CPU device, with all checks, or on a GPU: --device cuda
   nvcc       Emmy's CUDA text by way of nvcc, where that is found, on the same device
+
+A grid that would take minutes is executed in part, which the last line says; --ctas all executes all.
 
 Exit status 0 if all agree and nothing is found, 1 if not, 2 for an error of the input or the usage."""
 
@@ -61,14 +61,14 @@ def add(commands: Commands) -> None:
     )
     parser.set_defaults(run=run, launch=None, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, or - for standard input")
-    launching.add_memory_options(parser)
+    executing.add_memory_options(parser)
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument(
         "--program", metavar="JSON", help="the program that the kernels compute, in Emmy's wire form"
     )
     comparing.add_argument("--no-nvcc", action="store_true", help="leave nvcc out")
-    launching.add_tolerance_options(comparing)
-    launching.add_execution_options(parser)
+    executing.add_tolerance_options(comparing)
+    executing.add_execution_options(parser, "all, or what takes seconds where all take minutes")
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
     add_code_options(parser)
@@ -82,12 +82,14 @@ def run(args: argparse.Namespace) -> int:
     from ptxc.reference.emmy import is_program, nvcc_options
     from ptxc.reference.verification import PTXC, Verification
 
-    launching.one_source(args)
-    settings = launching.settings_of(args)
-    device, source = launching.device_of(args), launching.source_of(args)
+    executing.one_source(args)
+    settings = executing.settings_of(args)
+    device, source = executing.device_of(args), launching.source_of(args)
     launching.aim(source, device)
     program = launching.compiled(args, source)
     problem = launching.problem_for(args, program.steps)
+    if device is None and args.ctas is None:
+        settings = replace(settings, sample=launching.affordable(program, problem, settings))
     programs = {PTXC: program}
 
     def runner(
@@ -98,30 +100,20 @@ def run(args: argparse.Namespace) -> int:
         return launching.execute(executed, arrays, problem, settings, f"running {who}'s PTX", device)
 
     gpu = device.description.name if device else ""
-    verification = Verification(problem, launching.tolerance_of(args, problem, program), settings, runner, gpu)
+    verification = Verification(problem, executing.tolerance_of(args, problem, program), settings, runner, gpu)
     if args.program is not None:
-        _evaluate_program(verification, args.program)
-    elif source.program is not None and is_program(source.program):
-        verification.evaluate_graph(source.program)
+        read(args.program, verification.evaluate_program)
+    elif source.kernels.program is not None and is_program(source.kernels.program):
+        verification.evaluate_graph(source.kernels.program)
     else:
-        verification.evaluate(source.graph, program.steps)
+        verification.evaluate(source.kernels.graph, program.steps)
     launching.note_empty(verification.execute(PTXC, program.texts, program.steps))
     if not args.no_nvcc:
-        verification.compile_with_nvcc(source.graph, program.target, nvcc_options(source.options))
+        verification.compile_with_nvcc(source.kernels.graph, program.target, nvcc_options(source.options))
     verification.check()
     listings = {who: programs[who].listing() for who in {found.who for found in verification.findings}}
     show((_json if args.json else _text)(verification, listings))
     return int(bool(verification.wrong))
-
-
-def _evaluate_program(verification: Verification, name: str) -> None:
-    try:
-        verification.evaluate_program(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {name!r}: {error.strerror}") from error
-    except CompileError as error:
-        error.at(file=name)
-        raise
 
 
 def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
@@ -138,13 +130,15 @@ def _text(verification: Verification, listings: Mapping[str, Listing]) -> str:
     ]
     wrong = verification.wrong
     verdict = f"wrong: {', '.join(wrong)}" if wrong else "right"
+    executed, there_are = verification.ctas
+    verdict += f", as far as {executed:,} of {there_are:,} CTAs tell" if executed < there_are and not wrong else ""
     verdict += "; ptxc equals nvcc, bit by bit" if verification.identical else ""
     return "\n\n".join([*parts, verdict])
 
 
 def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
     """The report for programs."""
-    from ptxc.cli.results import dumps
+    from ptxc.cli.jsontext import dumps
 
     compared = [{"of": who, "against": other, **asdict(d)} for who, other, d in verification.differences]
     found = [
@@ -155,6 +149,7 @@ def _json(verification: Verification, listings: Mapping[str, Listing]) -> str:
         "right": not verification.wrong,
         "answers": verification.notes,
         "integers": verification.problem.integers,
+        "ctas": dict(zip(("executed", "all"), verification.ctas)),
         "differences": compared,
         "equals_nvcc": verification.identical,
         "faults": verification.faults,

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ptxc.comparison.occupancy import Occupancy, occupancy
 from ptxc.comparison.sass import Kind, disassemble, parse
 from ptxc.comparison.work import Code, Region, Unit, analyse
-from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
+from ptxc.compilation import CompiledKernel, Options
+from ptxc.driver import compile_kernel, graph_of
 from ptxc.reference.emmy import CudaText, compile_cuda, cuda_texts, nvcc_options, suffixed
 from ptxc.store import Store, digest
 from ptxc.store.assemblies import SCHEMA, resources_from_json, resources_to_json

@@ -11,7 +11,8 @@ from typing import Any
 
 from ptxc.comparison.builds import Build, build_with_nvcc, build_with_ptxc, emmys_texts
 from ptxc.comparison.work import Region, Unit, alike, common_unit
-from ptxc.driver import Options, graph_of
+from ptxc.compilation import Options
+from ptxc.driver import graph_of
 from ptxc.errors import CompileError, InputError
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.reference.emmy import NVCC_TARGETS, CudaText

@@ -30,14 +30,7 @@ from ptxc.sim.parser import parse
 from ptxc.sim.program import Parameter
 from ptxc.sim.scalar import TYPES, Array
 from ptxc.sim.syntax import Variable
-from ptxc.sim.tensor_map import TensorMap
-
-#: cuTensorMapEncodeTiled's names of element types, by PTX's.
-_DATA_TYPES = {
-    "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "s32": "INT32", "u32": "UINT32",
-    "s64": "INT64", "u64": "UINT64", "u16": "UINT16", "u8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
-    "tf32": "TFLOAT32",
-}  # fmt: skip
+from ptxc.sim.tensor_map import DATA_TYPES, TensorMap
 
 #: How a cubin begins, which is an ELF file.
 _ELF = b"\x7fELF"
@@ -298,8 +291,8 @@ class _Plan:
         return Value(arguments.encoded(Parameter(what, kind, 0, kind.size, False), value))
 
     def _map(self, item: TensorMap, what: str, *, by_value: bool) -> Map:
-        if item.dtype not in _DATA_TYPES:
-            raise UsageError(f"no tensor map has elements of type {item.dtype}", hint=f"{', '.join(_DATA_TYPES)} do")
+        if item.dtype not in DATA_TYPES:
+            raise UsageError(f"no tensor map has elements of type {item.dtype}", hint=f"{', '.join(DATA_TYPES)} do")
         name = self.name(item.buffer, f"the tensor of {what}")
         dims, strides, box, steps = (tuple(map(int, row)) for row in (item.dims, item.strides, item.box, item.steps))
-        return Map(name, _DATA_TYPES[item.dtype], dims, strides, box, steps, item.swizzle, by_value)
+        return Map(name, DATA_TYPES[item.dtype], dims, strides, box, steps, item.swizzle, by_value)

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import ptxc
-from ptxc.driver import Options, compile_op
+from ptxc.compilation import Options
+from ptxc.driver import compile_op
 from ptxc.errors import ToolchainError, UsageError
 from ptxc.passes.pipeline import Runner
 from ptxc.target import PtxVersion
 from ptxc.toolchain import assemble, find_ptxas, tool_versions
+from ptxc.version import __version__
 
 if TYPE_CHECKING:
     from emmy.compiler.ir.cuda.ir import CudaOp
@@ -40,7 +41,7 @@ _TARGET = re.compile(r"^\.target (sm_\d+)([af]?)", re.MULTILINE)
 PREFIX = "ptxc-"
 
 
-def target_of(source: str) -> str:
+def named_target(source: str) -> str:
     """The target that a PTX text names; empty for a text that is no PTX."""
     match = _TARGET.search(source)
     return f"{match[1]}{match[2]}" if match else ""
@@ -102,7 +103,7 @@ class Builder:
     @staticmethod
     def needs_own_features(op: CudaOp) -> bool:
         """Whether a kernel must be assembled for ``sm_90a`` and its like: its text says so."""
-        return target_of(op.kernel_source)[-1:] in ("a", "f")
+        return named_target(op.kernel_source)[-1:] in ("a", "f")
 
     # ---------------------------------------------------------------------------------------------- to a cubin
 
@@ -121,7 +122,7 @@ class Builder:
             found = hashlib.sha256(tool_versions("ptxas").encode()).hexdigest()[:12]
         except ToolchainError:
             found = "?"
-        return f"{PREFIX}{ptxc.__version__}-{found}"
+        return f"{PREFIX}{__version__}-{found}"
 
     @staticmethod
     def key(source: str, name: str, arch: str) -> str:
@@ -140,7 +141,7 @@ class Builder:
         """
         from emmy.compiler.backend.cuda.nvcc import cubin_cache_dir, effective_flags
 
-        if not target_of(source):
+        if not named_target(source):
             raise RuntimeError(f"kernel {name!r} was lowered to CUDA, outside of use_ptxc: lower it again inside")
         if Builder.tool() is None:
             raise RuntimeError("ptxas is unavailable: pip install nvidia-cuda-nvcc, or set PTXC_PTXAS")

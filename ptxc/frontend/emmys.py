@@ -1,4 +1,4 @@
-"""Emmy's settings, which are the process's: its target, and the knobs that it reads from the environment."""
+"""Emmy's settings, which are the process's (its target, the knobs in the environment), and its failures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ptxc.errors import CompileError, UnsupportedError
 
 #: Emmy has one target, and one environment.
 _lock = threading.RLock()
@@ -39,3 +41,15 @@ def no_ambient_knobs() -> Iterator[None]:
         yield
     finally:
         os.environ.update(ambient)
+
+
+@contextmanager
+def emmys_failures(what: str) -> Iterator[None]:
+    """Make an UnsupportedError of whatever Emmy raises, which is whatever is at hand; ``what`` of Emmy's fails then."""
+    try:
+        yield
+    except CompileError:
+        raise
+    except Exception as error:
+        failed = f"Emmy's {what} fails: {type(error).__name__}: {str(error)[:500]}"
+        raise UnsupportedError(failed, hint="see what `emmy compile` says of it") from error

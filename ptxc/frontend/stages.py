@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
-from ptxc.frontend.emmys import emmys_target, no_ambient_knobs
+from ptxc.errors import InputError, UnsupportedError, UsageError
+from ptxc.frontend.emmys import emmys_failures, emmys_target, no_ambient_knobs
 from ptxc.frontend.reader import check_names, computing_nodes, kernel_nodes, read_wire
 from ptxc.frontend.vocabulary import shown
 
@@ -71,7 +71,7 @@ def kernel_graph(graph: Graph | None, schedule: Schedule, target: str) -> Graph:
             raise UsageError("there is no graph", hint="give one, or a golden file and a realization")
         graph = recorded.graph()
     pins = {"FAST_MATH": int(schedule.fast), **(recorded.pins if recorded is not None else {}), **schedule.pins}
-    with _failing_passes(), _emmys(target, pins):
+    with emmys_failures("lowering"), _emmys(target, pins):
         lowered = separated(graph, target) if schedule.separate else _through_passes(graph, target)
     _check_pins(schedule.pins, lowered)
     _name_apart(lowered)
@@ -98,18 +98,6 @@ def _emmys(target: str, pins: Mapping[str, Any]) -> Iterator[None]:
 
     with emmys_target(target), no_ambient_knobs(), evidence_scope([]), pinned_knobs(dict(pins)):
         yield
-
-
-@contextmanager
-def _failing_passes() -> Iterator[None]:
-    """Emmy raises whatever is at hand."""
-    try:
-        yield
-    except (CompileError, RecursionError):
-        raise
-    except Exception as error:
-        what = f"Emmy's passes fail: {type(error).__name__}: {str(error)[:500]}"
-        raise UnsupportedError(what, hint="see what `emmy compile` says of it") from error
 
 
 def _through_passes(graph: Graph, target: str) -> Graph:
@@ -202,7 +190,7 @@ class _Recorded:
         if not kernel.formed:
             what = f"the kernel of {self.row.name!r} is a piece of another, with no form of its own"
             raise UnsupportedError(what, hint="choose another realization")
-        with _failing_passes():
+        with emmys_failures("lowering"):
             read_wire(kernel.loop_ir)
             return self.document.executable(kernel, self.row.bindings)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
-from ptxc.frontend.emmys import emmys_target
+from ptxc.frontend.emmys import emmys_failures, emmys_target
 from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from emmy.compiler.ir.base import ConstantOp
     from emmy.compiler.ir.cuda.ir import CudaOp
 
-    from ptxc.driver import Options
+    from ptxc.compilation import Options
 
 #: Seconds that nvcc may take for a kernel.
 TIME_LIMIT = 300.0
@@ -65,7 +64,7 @@ def cuda_texts(graph: Graph, target: str) -> list[CudaText]:
     from emmy.compiler.ir.cuda.ir import resolve_dim
 
     ops = _cuda_ops(graph, target)
-    with _failing_lowering():
+    with emmys_failures("CUDA lowering"):
         return [
             CudaText(
                 op.kernel_name,
@@ -81,7 +80,7 @@ def cuda_texts(graph: Graph, target: str) -> list[CudaText]:
 def cuda_kernels(graph: Graph, target: str, problem: Problem) -> list[CudaKernel]:
     """The kernels of a graph by way of Emmy's CUDA lowering. Raises UnsupportedError where that fails."""
     ops = _cuda_ops(graph, target)
-    with _failing_lowering():
+    with emmys_failures("CUDA lowering"):
         found = [CudaKernel(_step(op, problem), op.kernel_source, _is_specific(op)) for op in ops]
     order = in_order([kernel.step for kernel in found])
     return sorted(found, key=lambda kernel: order.index(kernel.step))
@@ -95,20 +94,9 @@ def _cuda_ops(graph: Graph, target: str) -> list[CudaOp]:
 
     if render.render_kernelop.__module__ != render.__name__:
         raise UnsupportedError("there is no CUDA text of Emmy's inside use_ptxc", hint="ask for it outside")
-    with _failing_lowering(), emmys_target(target):
+    with emmys_failures("CUDA lowering"), emmys_target(target):
         lowered = Pipeline.build(["lowering/cuda"]).run(graph)
         return [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
-
-
-@contextmanager
-def _failing_lowering() -> Iterator[None]:
-    """Emmy raises whatever is at hand."""
-    try:
-        yield
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        raise UnsupportedError(f"Emmy's CUDA lowering fails: {type(error).__name__}: {error}") from error
 
 
 def _is_specific(op: CudaOp) -> bool:

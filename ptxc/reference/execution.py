@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptxc.device.cuda import CudaDevice, Timing
 from ptxc.device.cuda import Module as CudaModule
@@ -15,6 +15,10 @@ from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step
 from ptxc.sim.device import DEFAULT_MAX_STEPS, CpuDevice, LaunchResult, Module, Progress, Statistics
 from ptxc.sim.geometry import Dim3
+
+#: Instructions of threads: a grid of more is not executed whole where nobody asks for it, but so many CTAs that they
+#: have about this many, and at least these. The CPU device does some tens of millions a second, or more.
+_WHOLE, _PART, _LEAST = 1_000_000_000, 200_000_000, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,29 @@ def execute(
         if not result.completed:
             break
     return done
+
+
+def affordable(
+    modules: Mapping[str, AnyModule],
+    steps: Sequence[Step],
+    arrays: Mapping[str, Array],
+    integers: Mapping[str, int],
+    settings: Settings,
+) -> Sample:
+    """All CTAs; where those of the only step would take the CPU device minutes, so many as take it seconds.
+
+    How long is estimated from the instructions of the first CTA, which is executed on ``arrays``. What of a grid is
+    left to a later step decides what that one reads, so several steps are executed whole.
+    """
+    launches = [launch for step in steps for launch in _launches(step, integers, ALL)]
+    if len(launches) != 1 or launches[0].ctas <= _LEAST:
+        return ALL
+    first = replace(settings, sample=Sample(numbers=(0,)), sanitize=frozenset())
+    (trial,) = execute(modules, steps, arrays, integers, first)
+    instructions = trial.result.statistics.instructions
+    if not trial.result.completed or instructions * launches[0].ctas <= _WHOLE:
+        return ALL
+    return Sample(count=max(_LEAST, _PART // instructions))
 
 
 def _launches(step: Step, integers: Mapping[str, int], sample: Sample) -> list[_Planned]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from emmy.compiler.ir.expr import Expr
 
-from ptxc.errors import InputError
+from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import DTYPES, Array, encoded
 from ptxc.reference.expressions import index_of
 from ptxc.reference.values import FLOATS, Value
@@ -134,3 +134,9 @@ class Memory:
         sums = self._e.numbers.load(store.elements[places], store.type).array.copy()
         np.add.at(sums, which, array)
         store.elements[places] = self.stored(store, sums)
+
+
+def check_copied(source: str, target: str) -> None:
+    """Raise UnsupportedError where a copy is no copy of elements."""
+    if source != target and {source, target} != {"u8", "f4e2m1x2"}:
+        raise UnsupportedError("the reference does not copy between arrays of different types")

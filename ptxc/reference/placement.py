@@ -19,6 +19,7 @@ from ptxc.launch import LaunchParameter, Paging, TensorMap
 from ptxc.reference.buffers import Array, extents, unwritten_like
 from ptxc.sim.device import CpuDevice
 from ptxc.sim.findings import Finding
+from ptxc.sim.tensor_map import DATA_TYPES
 from ptxc.sim.tensor_map import TensorMap as DeviceMap
 
 #: How many candidates an indirect input has, which of them each slot selects, and the slot that is asked for.
@@ -27,11 +28,8 @@ _CANDIDATES, _SELECTED, _SLOT = 4, (3, 1, 2), 1
 #: How many pages may lie before a buffer: each is an allocation of its own.
 _MOST_PAGES = 4096
 
-#: PTX's names of the element types of tensor maps, by those of CUDA's constants.
-_MAP_TYPES = {
-    "FLOAT16": "f16", "BFLOAT16": "bf16", "FLOAT32": "f32", "FLOAT64": "f64", "INT32": "s32", "UINT32": "u32",
-    "INT64": "s64", "UINT64": "u64", "UINT16": "u16", "UINT8": "u8",
-}  # fmt: skip
+#: PTX's names of the element types of tensor maps, by CUDA's: the first, where several have one.
+_MAP_TYPES = {cuda: ptx for ptx, cuda in reversed(DATA_TYPES.items())}
 
 
 class Placement:

@@ -31,6 +31,7 @@ from ptxc.reference.buffers import DTYPES, Array
 from ptxc.reference.evaluator import Evaluator
 from ptxc.reference.expressions import Fixed, condition, evaluate, index_of
 from ptxc.reference.layouts import CONGRUOUS, CROSSWISE, congruous, crosswise, swizzled
+from ptxc.reference.memory import check_copied
 from ptxc.reference.progress import Ready, Task, together, waits
 from ptxc.reference.values import COMBINES, Value, element_type, index, promote
 
@@ -96,12 +97,6 @@ def copy(e: Evaluator, stmt: CpAsyncCopy, path: str) -> None:
     valid = condition(stmt.valid, e) if stmt.valid is not None and stmt.nbytes == 16 else None
     value = e.memory.read(stmt.src, places, None if valid is None else e.spread(valid)[:, None])
     e.memory.write(stmt.smem, e.spread(swizzled(stmt.swizzle, flat))[:, None] + steps, Value(value.array, target.type))
-
-
-def check_copied(source: str, target: str) -> None:
-    """Raise UnsupportedError where a copy is no copy of elements."""
-    if source != target and {source, target} != {"u8", "f4e2m1x2"}:
-        raise UnsupportedError("the reference does not copy between arrays of different types")
 
 
 def zero_prologue(e: Evaluator, stmt: ZeroPrologue, path: str) -> None:

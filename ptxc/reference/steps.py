@@ -13,7 +13,7 @@ from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorM
 from ptxc.target import parse_target
 
 if TYPE_CHECKING:
-    from ptxc.driver import CompiledKernel
+    from ptxc.compilation import CompiledKernel
 
 #: The roles of parameters that a run can pass.
 ROLES = ("input", "output", "constant", "zero", "runtime", "pages", "start", "table", "selector", "slot", "tensor_map")

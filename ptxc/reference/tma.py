@@ -18,6 +18,7 @@ from ptxc.reference.barriers import barriers_at, taking_part
 from ptxc.reference.buffers import Array
 from ptxc.reference.expressions import index_of
 from ptxc.reference.layouts import swizzled_bytes
+from ptxc.reference.memory import check_copied
 
 if TYPE_CHECKING:
     from ptxc.reference.evaluator import Evaluator
@@ -58,8 +59,6 @@ def describe(e: Evaluator, stmt: TmaDescriptor, path: str) -> None:
 
 def load(e: Evaluator, stmt: TmaLoad, path: str) -> None:
     """The box at ``coords`` to shared memory, zeros for what lies outside of the tensor; its bytes count at once."""
-    from ptxc.reference.statements import check_copied
-
     found: TensorMap | None = e.tensor_maps.get(stmt.desc)
     if found is None:
         raise InputError(f"{stmt.desc!r} is no tensor map")

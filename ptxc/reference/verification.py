@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +58,8 @@ class Verification:
     #: The PTX that was executed, by whose it is and its entries.
     texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
     findings: list[Found] = field(default_factory=list)
+    #: How many CTAs were executed of ptxc's kernels, and how many they have.
+    ctas: tuple[int, int] = (0, 0)
     #: Accesses outside of buffers that the reference met.
     faults: list[str] = field(default_factory=list)
 
@@ -99,6 +102,8 @@ class Verification:
         self.answers[who] = {buffer.name: arrays[buffer.name] for buffer in self.problem.written}
         instructions = sum(launch.result.statistics.instructions for launch in launched)
         on_cpu = f"PTX on the CPU device, {instructions:,} instructions of threads"
+        if who == PTXC:
+            self.ctas = sum(launch.ctas for launch in launched), sum(math.prod(launch.grid) for launch in launched)
         self.notes[who] = f"PTX on {self.gpu}" if self.gpu else on_cpu
         for launch in launched:
             self.findings += [Found(who, launch.step.entry, finding) for finding in launch.result.findings]

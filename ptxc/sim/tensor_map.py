@@ -21,6 +21,13 @@ _MAGIC = b"ptxc tensor map."
 SWIZZLES = {"NONE": 0, "32B": 1, "64B": 3, "128B": 7}
 """The bits of a 16-byte unit's address that the swizzle exchanges, by mode (5.5.7)."""
 
+#: CUDA's names of the element types, after ``CU_TENSOR_MAP_DATA_TYPE_``, by PTX's.
+DATA_TYPES = {
+    "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "s32": "INT32", "u32": "UINT32",
+    "s64": "INT64", "u64": "UINT64", "u16": "UINT16", "u8": "UINT8", "e4m3": "UINT8", "e5m2": "UINT8",
+    "tf32": "TFLOAT32",
+}  # fmt: skip
+
 _SIZES = {"e4m3": 1, "e5m2": 1, "tf32": 4}
 
 

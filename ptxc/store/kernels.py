@@ -7,15 +7,12 @@ takes longer than all else, importing Emmy for that much longer.
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING
 
-from ptxc import driver
-from ptxc.errors import CompileError
+from ptxc.compilation import CompiledKernel, Options, Stats
 from ptxc.launch import Launch
 from ptxc.store.folder import Store, Value, digest
 from ptxc.store.settings import code_version, open_store
@@ -24,118 +21,71 @@ from ptxc.target import PtxVersion
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
 
-    from ptxc.driver import CompiledKernel, Observer, Options
     from ptxc.frontend.reader import KernelNode
 
 _KERNEL, _FILE = "kernel", "file"
 
 
-def compile_kept(
-    node: KernelNode, graph: Graph, options: Options, make: Callable[[], CompiledKernel]
-) -> CompiledKernel:
-    """The kernel from the store; else what ``make`` gives, which is kept from now on."""
-    from ptxc.store.content import content_key
+def kept(content: str | None, options: Options, make: Callable[[Options], CompiledKernel]) -> CompiledKernel:
+    """The kernel of this content from the store; else what ``make`` gives for the options, kept from now on.
 
+    None is the content of a kernel that is made each time.
+    """
     store = open_store(options.cache)
-    content = content_key(node, graph) if store.limit else None
-    if content is None:
-        return make()
-    again = partial(driver.compile_kernel, node, graph, replace(options, cache=False))
-    found = _found(store, content, options, again)
+    if content is None or not store.limit:
+        return make(options)
+    found = _found(store, content, options, partial(make, replace(options, cache=False)))
     if found is None:
-        found = make()
-        store.put(_KERNEL, _key(content, options), _packed(found))
+        found = make(options)
+        store.put(_KERNEL, key_of(content, options), _packed(found))
     return found
 
 
-def key_of(node: KernelNode, graph: Graph, options: Options) -> str | None:
-    """The digest of a kernel and of all options that decide its text; None for a kernel that has none."""
+def content_of(node: KernelNode, graph: Graph) -> str | None:
+    """The digest of a kernel for :func:`kept`; None where nothing is kept, too."""
     from ptxc.store.content import content_key
 
-    content = content_key(node, graph)
-    return None if content is None else _key(content, options)
+    return content_key(node, graph) if open_store().limit else None
 
 
-class KernelFile:
-    """The kernels of a file of Kernel IR, which is read when one of them is compiled."""
+def contents(data: bytes, read: Callable[[], Graph], name: str) -> list[tuple[str, str | None]]:
+    """The kernels of a file of these bytes: each one's name, and the digest of its content where it has one.
 
-    def __init__(self, source: str | os.PathLike[str] | BinaryIO, cache: bool) -> None:
-        """Raises InputError where ``source``, a path or an open file, cannot be read."""
-        from ptxc.frontend.jsonfile import file_name, read_bytes
+    ``read`` gives its graph and is called where the store does not know the file, which people call ``name``.
+    """
 
-        self._name = file_name(source)
-        try:
-            self._bytes = read_bytes(source)
-        except CompileError as error:
-            error.at(file=self._name)
-            raise
-        self._store = open_store(cache)
-
-    @cached_property
-    def kernels(self) -> list[tuple[str, str | None]]:
-        """Each kernel's name, and the digest of its content where it has one. Raises CompileError."""
-        if not self._store.limit:
-            return [(node.name, None) for node in self._nodes]
-        name = os.path.basename(self._name)
-        found = self._store.find(_FILE, digest(_FILE, code_version(), self._bytes), self._read, name=name)
-        return [(name, content) for name, content in found]
-
-    def key(self, index: int, options: Options) -> str | None:
-        """The key of the kernel of this number. Raises CompileError."""
-        content = self.kernels[index][1]
-        if content is None and not self._store.limit:
-            return key_of(self._nodes[index], self._graph, options)
-        return None if content is None else _key(content, options)
-
-    def compile(self, index: int, options: Options, observe: Observer | None = None) -> CompiledKernel:
-        """Compile the kernel of this number. Raises CompileError."""
-        content = self.kernels[index][1]
-        if content is not None and options.is_kept(observe):
-            again = partial(self.compile, index, replace(options, cache=False))
-            found = _found(self._store, content, options, again)
-            if found is not None:
-                return found
-        return driver.compile_kernel(self._nodes[index], self._graph, options, observe)
-
-    def _read(self) -> list[tuple[str, str | None]]:
-        from ptxc.store.content import content_key
-
-        return [(node.name, content_key(node, self._graph)) for node in self._nodes]
-
-    @cached_property
-    def _graph(self) -> Graph:
-        try:
-            return driver.graph_of(io.BytesIO(self._bytes))
-        except CompileError as error:
-            error.at(file=self._name)
-            raise
-
-    @cached_property
-    def _nodes(self) -> list[KernelNode]:
+    def listed() -> list[tuple[str, str | None]]:
         from ptxc.frontend.reader import kernel_nodes
 
-        return kernel_nodes(self._graph)
+        graph = read()
+        return [(node.name, content_of(node, graph)) for node in kernel_nodes(graph)]
+
+    store = open_store()
+    if not store.limit:
+        return listed()
+    found = store.find(_FILE, digest(_FILE, code_version(), data), listed, name=name)
+    return [(name, content) for name, content in found]
 
 
-def _key(content: str, options: Options) -> str:
-    """The key of a kernel of this content."""
+def key_of(content: str, options: Options) -> str:
+    """The digest of a kernel of this content and of all options that decide its text."""
     chosen = (options.target, options.ptx_version, options.math, str(bool(options.fma)), str(int(options.opt)))
     return digest(_KERNEL, code_version(), content, *chosen, *sorted(set(options.disable)))
 
 
 def _found(store: Store, content: str, options: Options, again: Callable[[], CompiledKernel]) -> CompiledKernel | None:
     """The kernel of this content from the store; ``again`` compiles it, for who wants its IR."""
-    value = store.get(_KERNEL, _key(content, options))
+    value = store.get(_KERNEL, key_of(content, options))
     if value is None:
         return None
     facts = value.facts
     registers = {bank: (count, live) for bank, (count, live) in facts["registers"].items()}
     ptx = value.data.decode()
-    return driver.CompiledKernel(
+    return CompiledKernel(
         name=facts["name"],
         ptx=ptx,
         launch=Launch.from_dict(facts["launch"]),
-        stats=driver.Stats((), ptx.count("\n"), registers),
+        stats=Stats((), ptx.count("\n"), registers),
         ir=again,
         version=PtxVersion(*facts["version"]),
         target=facts["target"],

@@ -6,8 +6,9 @@ import hashlib
 import os
 import re
 from functools import cache
-from importlib.metadata import version
+from importlib import metadata
 
+from ptxc import version
 from ptxc.errors import UsageError
 from ptxc.store.folder import Store, digest
 
@@ -63,17 +64,13 @@ def code_version() -> str:
     Where a source has changed since the process began to load ptxc, nobody knows which code it runs: then the digest is
     one that no other process has.
     """
-    import ptxc
-
-    found, changed = _digest_of(os.path.dirname(os.path.abspath(ptxc.__file__)))
-    return found if changed < ptxc.LOADED - _SLACK else digest(found, os.urandom(32))
+    found, changed = _digest_of(os.path.dirname(os.path.abspath(version.__file__)))
+    return found if changed < version.LOADED - _SLACK else digest(found, os.urandom(32))
 
 
 def _digest_of(root: str) -> tuple[str, float]:
     """The digest of the sources in a folder and the versions, and when a source changed last."""
-    import ptxc
-
-    parts: list[str | bytes] = [ptxc.__version__, version("emmy-ml"), version("networkx"), version("numpy")]
+    parts: list[str | bytes] = [version.__version__, *map(metadata.version, ("emmy-ml", "networkx", "numpy"))]
     latest = 0.0
     for folder, folders, files in os.walk(root, followlinks=True):  # ptxc/ir and ptxc/passes may be links
         folders.sort()

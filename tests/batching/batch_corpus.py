@@ -6,7 +6,6 @@ same under other options; of kernels with one content the first.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from typing import Any
 
 from conftest import ROOT, SHARED
 
+from ptxc.compilation import Options
 from ptxc.corpus import entries
-from ptxc.driver import Options
-from ptxc.store.kernels import KernelFile
+from ptxc.driver import Kernels
 
 _OPTIONS: tuple[dict[str, Any], ...] = ({}, {"math": "fast"}, {"fma": False}, {"opt": 1}, {"opt": 0})
 
@@ -36,8 +35,7 @@ def distinct() -> Iterator[dict[str, Any]]:
     for options in _OPTIONS:
         for entry in kernels:
             chosen = Options(target=entry.target, cache=False, **options)
-            file = KernelFile(io.BytesIO(entry.path.read_bytes()), cache=False)
-            key = file.key(0, chosen)
+            key = Kernels(entry.path, chosen).key(0, chosen)
             if key is None or key not in seen:
                 seen.add(key)
                 yield {"file": str(entry.path.resolve()), "target": entry.target, "options": options}

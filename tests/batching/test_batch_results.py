@@ -22,7 +22,8 @@ from ptxc.batching.candidates import STDIN, candidates_in, count, task_of
 from ptxc.batching.job import Built, build, failed
 from ptxc.batching.journal import Journal
 from ptxc.batching.warm import GRAPH
-from ptxc.driver import Options, graph_of
+from ptxc.compilation import Options
+from ptxc.driver import graph_of
 from ptxc.errors import CrashError, InputError, UsageError
 from ptxc.store import Store
 

@@ -8,7 +8,7 @@ import pytest
 from cli_lab import VECTOR_ADD, ptxc
 
 import ptxc as api
-from ptxc.driver import Options, link
+from ptxc.driver import link
 from ptxc.errors import TargetError
 
 
@@ -54,4 +54,4 @@ def test_a_target_that_is_too_old(target: str) -> None:
 
 def test_two_kernels_of_one_name() -> None:
     with pytest.raises(api.UsageError, match=r"two kernels are called .* each: --split, or in Python ptxc.compile"):
-        link(api.compile(VECTOR_ADD) * 2, Options())
+        link(api.compile(VECTOR_ADD) * 2)

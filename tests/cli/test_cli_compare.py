@@ -12,7 +12,7 @@ from cli_lab import ROW_MAX, TWO_KERNELS, VECTOR_ADD, ptxc
 
 from ptxc import comparison
 from ptxc.comparison import Comparison
-from ptxc.driver import Options
+from ptxc.compilation import Options
 from ptxc.store import Store
 
 TOOLS = ("nvcc", "ptxas", "nvdisasm")
@@ -119,6 +119,7 @@ def test_folders_without_kernels(tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     (folder / "launch.json").write_text("{}")
+    (folder / "k.launch.json").write_text("{}")
     assert "has no kernels: no file *.json with a graph of Kernel IR" in ptxc("compare", folder).message
     row = {"file": "k.json", "card": "c", "target": "sm_90", "row": "r"}
     for line, what in (

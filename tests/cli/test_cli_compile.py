@@ -14,7 +14,7 @@ from cli_lab import COPIES, KERNELS, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, 
 
 import ptxc as api
 from ptxc.cli.arguments import DEFAULT_TARGET
-from ptxc.driver import Options
+from ptxc.compilation import Options
 from ptxc.toolchain import assemble
 
 

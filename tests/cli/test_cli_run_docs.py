@@ -11,7 +11,7 @@ import pytest
 from cli_lab import ptxc
 from conftest import ROOT
 
-from ptxc.cli.launching import CHECKS
+from ptxc.cli.executing import CHECKS
 from ptxc.reference.compare import TOLERANCES
 
 PAGE = ROOT / "docs" / "cpu-device.md"

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from ptxc.cli import main
 from ptxc.errors import ToolchainError, UnsupportedError
-from ptxc.reference import emmy, statements
+from ptxc.reference import emmy, execution, statements
 
 ANY_SIZE, ATOMIC = DATA / "any_size.json", DATA / "atomic.json"
 BARRIER = "Sync(barrier_id=0, count=None, warp=False), "
@@ -102,6 +102,28 @@ def test_sums_that_all_ctas_add_to_are_compared_in_a_sample_too() -> None:
     result = ptxc("verify", ATOMIC, "--no-nvcc", "--ctas", "1")
     assert result.status == 0
     assert compared(result.out) == [["y", "ptxc", "reference", "5", "0"]]
+
+
+@pytest.mark.parametrize(
+    ("ctas", "verdict", "elements"),
+    [([], "right, as far as 8 of 37 CTAs tell", 8), (["--ctas", "all"], "right", 37), (["--ctas", "5,"], "1 of 37", 1)],
+)
+def test_grids_that_take_minutes(ctas: list[str], verdict: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_WHOLE", 100_000)
+    monkeypatch.setattr(execution, "_PART", 50_000)
+    result = ptxc("verify", ROW_MAX, "--no-nvcc", *ctas)
+    assert result.status == 0
+    assert verdict in result.out.splitlines()[-1]
+    assert compared(result.out) == [["y", "ptxc", "reference", str(elements), "0"]]
+
+
+@pytest.mark.parametrize("golden", ["row_sum_index64", "row_sum_grid64"])
+def test_kernels_of_64_bits_are_decided(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_PART", 10_000_000)
+    result = ptxc("verify", ROOT / "golden" / golden / "kernel.ir.json", "--no-nvcc", "--json")
+    report = json.loads(result.out)
+    assert report["right"]
+    assert 8 <= report["ctas"]["executed"] < report["ctas"]["all"]
 
 
 def test_tolerances() -> None:

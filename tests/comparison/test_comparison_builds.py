@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from ptxc.comparison import compare_file
 from ptxc.comparison.work import Unit
-from ptxc.driver import Options
+from ptxc.compilation import Options
 from ptxc.errors import InputError
 from ptxc.store import Store
 

@@ -16,9 +16,9 @@ import pytest
 from conftest import ROOT
 
 import ptxc
+from ptxc.compilation import CompiledKernel
 from ptxc.device.cuda import CudaDevice, Pointers
 from ptxc.device.worker import Worker
-from ptxc.driver import CompiledKernel
 from ptxc.errors import DeviceError, InputError, UsageError
 from ptxc.reference.buffers import problem_of
 from ptxc.reference.execution import Settings, execute, load

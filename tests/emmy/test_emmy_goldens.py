@@ -11,7 +11,7 @@ from emmy.emmy import main as emmys_main
 from emmy_lab import GOLDENS, cuda_ops, emmys_command_line, golden_file
 
 from ptxc.cli import main
-from ptxc.emmy.build import target_of
+from ptxc.emmy.build import named_target
 from ptxc.toolchain import assemble
 
 #: What Emmy's launcher is told of a kernel.
@@ -49,8 +49,8 @@ def test_a_recorded_schedule_is_launched_alike(
         assert "__global__" in cuda.kernel_source
         for name in LAUNCH:
             assert getattr(cuda, name) == getattr(ptx, name), name
-        assembled = assemble(ptx.kernel_source, target_of(ptx.kernel_source))
-        assert target_of(ptx.kernel_source) in (target, f"{target}a")
+        assembled = assemble(ptx.kernel_source, named_target(ptx.kernel_source))
+        assert named_target(ptx.kernel_source) in (target, f"{target}a")
         (resources,) = assembled.kernels.values()
         static = ptx.smem_bytes if ptx.smem_bytes <= 48 * 1024 else 0
         assert resources.shared >= static

@@ -25,7 +25,8 @@ from emmy_lab import golden_file, linear, tensor, two_layers
 
 import ptxc
 from ptxc.cli import main
-from ptxc.driver import Options, kernels_of
+from ptxc.compilation import Options
+from ptxc.driver import kernels_of
 from ptxc.errors import CompileError, InputError, UnsupportedError, UsageError
 from ptxc.frontend.reader import kernel_nodes, read_graph
 from ptxc.frontend.stages import _check_pins, _groups, _name_apart

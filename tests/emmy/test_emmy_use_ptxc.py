@@ -19,7 +19,7 @@ from emmy.compiler.target import set_target
 from emmy_lab import cuda_ops, linear
 
 from ptxc.comparison import builds
-from ptxc.driver import Options
+from ptxc.compilation import Options
 from ptxc.emmy import build, internals, use_ptxc
 from ptxc.errors import CompileError, UnsupportedError, UsageError
 from ptxc.store import Store

@@ -21,7 +21,7 @@ from conftest import SHARED
 from launching import Array, Arrays
 
 import ptxc
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 
 FOLDER = SHARED / "bench15"
 

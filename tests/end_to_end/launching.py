@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.launch import Launch, LaunchParameter, evaluate
 from ptxc.reference.sample import Sample
 from ptxc.sim.device import CpuDevice

@@ -18,7 +18,8 @@ from launching import Arrays, error, written
 from problems import case
 from rich.progress import track
 
-from ptxc.driver import CompiledKernel, graph_of
+from ptxc.compilation import CompiledKernel
+from ptxc.driver import graph_of
 from ptxc.errors import UnsupportedError
 from ptxc.reference.buffers import Problem, integers_of, problem_of
 from ptxc.reference.emmy import cuda_kernels, nvcc_ptx

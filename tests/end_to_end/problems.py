@@ -8,7 +8,7 @@ from launching import Array, Arrays
 from meanings import computed
 from reference import inputs
 
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 
 #: What is computed where a size is known at run time, by problem and size.
 DYNAMIC = {

@@ -12,7 +12,8 @@ from emmy.compiler.ir.kernel.ir import Tile
 from emmy.compiler.ir.stmt import Body
 
 import ptxc
-from ptxc.driver import CompiledKernel, graph_of
+from ptxc.compilation import CompiledKernel
+from ptxc.driver import graph_of
 from ptxc.frontend.reader import kernel_nodes
 
 #: Opcodes at which the threads of a CTA or warp act together.

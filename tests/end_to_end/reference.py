@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from launching import DTYPES, Arrays
 
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.launch import evaluate
 
 

@@ -19,7 +19,8 @@ from reference import inputs
 from tolerances import of_kernel
 
 import ptxc
-from ptxc.driver import CompiledKernel, graph_of
+from ptxc.compilation import CompiledKernel
+from ptxc.driver import graph_of
 from ptxc.frontend.reader import kernel_nodes
 from ptxc.passes.pipeline import PIPELINE
 from ptxc.reference.buffers import decoded, integers_of, problem_of

@@ -17,7 +17,7 @@ from ragged import is_cooperative, ragged
 from reference import inputs
 from test_golden_values import GOLDENS, compiled
 
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 
 #: How many CTAs more, one after the other.
 MORE = (3, 70) if WHOLE else (3,)

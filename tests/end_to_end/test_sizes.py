@@ -14,7 +14,7 @@ from meanings import computed
 from problems import DYNAMIC, FULL
 from reference import inputs
 
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.launch import Launch, evaluate
 
 #: The largest relative error: sums of some hundreds of terms are among them.

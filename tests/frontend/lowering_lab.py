@@ -7,28 +7,22 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from emmy.compiler.dtype import get as emmy_dtype
 from emmy.compiler.graph import Graph, Hints
 from emmy.compiler.ir import stmt as _stmt
-from emmy.compiler.ir.axis import Axis
 from emmy.compiler.ir.base import ConstantOp, InputOp
-from emmy.compiler.ir.expr import BinaryExpr, Expr, Literal, Var
+from emmy.compiler.ir.expr import Var
 from emmy.compiler.ir.kernel import ir as _kernel
-from emmy.compiler.ir.kernel.ir import KernelOp
-from emmy.compiler.tensor import Tensor
+from kernel_ir import KernelOp, Load, Spec, Write, lit, tensor, tile
 from numpy.typing import NDArray
 
 import ptxc
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.errors import CompileError, InternalError
 from ptxc.launch import Launch, LaunchParameter, evaluate
 from ptxc.reference.emmy import compile_cuda, cuda_texts
 from ptxc.sim.device import CpuDevice
 
 Array = NDArray[Any]
-#: A buffer's shape (of f32), or its shape and element type.
-Spec = Any
-
 #: NumPy's types for buffers; bfloat16, fp8 and fp4 are their bits.
 DTYPES = {
     "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64, "i16": np.int16, "i32": np.int32,
@@ -41,60 +35,6 @@ SANITIZERS = ("memory", "race", "init", "sync")
 
 # ------------------------------------------------------------------------------------------------------ building
 
-#: Emmy's statements, whose constructors take more than their annotations say (bodies as tuples, operations by name).
-Accum: Any = _stmt.Accum
-Assign: Any = _stmt.Assign
-Cond: Any = _stmt.Cond
-CpAsyncCommit: Any = _kernel.CpAsyncCommit
-CpAsyncCopy: Any = _kernel.CpAsyncCopy
-CpAsyncWait: Any = _kernel.CpAsyncWait
-Init: Any = _stmt.Init
-Let: Any = _stmt.Let
-Load: Any = _stmt.Load
-Loop: Any = _stmt.Loop
-Select: Any = _stmt.Select
-SelectBranch: Any = _stmt.SelectBranch
-Smem: Any = _kernel.Smem
-StridedLoop: Any = _stmt.StridedLoop
-Sync: Any = _kernel.Sync
-Tile: Any = _kernel.Tile
-TreeHalve: Any = _kernel.TreeHalve
-WarpBroadcast: Any = _kernel.WarpBroadcast
-WarpShuffle: Any = _kernel.WarpShuffle
-Write: Any = _stmt.Write
-ZeroPrologue: Any = _stmt.ZeroPrologue
-
-
-def lit(value: int | float | Expr) -> Expr:
-    """A literal of the number's own type."""
-    if isinstance(value, Expr):
-        return value
-    return Literal(value, "float" if isinstance(value, float) else "int")
-
-
-def op(operator: str, left: Any, right: Any) -> BinaryExpr:
-    """``left operator right``; numbers become literals."""
-    return BinaryExpr(operator, lit(left), lit(right))
-
-
-def var(name: str) -> Var:
-    return Var(name)
-
-
-def axis(name: str, extent: Any) -> Axis:
-    return Axis(name, extent)
-
-
-def dtype(name: str) -> Any:
-    """Emmy's element type of that name."""
-    return emmy_dtype(name)
-
-
-def tile(axes: Mapping[str, Any], body: Iterable[Any], threads: int | None = None, **fields: Any) -> Any:
-    """A tile over ``axes`` (name: extent)."""
-    coordinates = tuple(Axis(name, extent) for name, extent in axes.items())
-    return Tile(axes=coordinates, body=tuple(body), block_threads=threads, **fields)
-
 
 def kernel_graph(
     body: Any, inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], *,
@@ -105,8 +45,8 @@ def kernel_graph(
     for buffer, spec in inputs.items():
         known = constants is not None and buffer in constants
         made = ConstantOp(name=buffer, value=(constants or {})[buffer]) if known else InputOp()
-        graph.add_node(made, [], output=_tensor(buffer, spec), node_id=buffer)
-    tensors = tuple(_tensor(buffer, spec) for buffer, spec in outputs.items())
+        graph.add_node(made, [], output=tensor(buffer, spec), node_id=buffer)
+    tensors = tuple(tensor(buffer, spec) for buffer, spec in outputs.items())
     stmts = _stmt.Body((body,) if isinstance(body, _kernel.Tile) else tuple(body))
     first = next(iter(outputs))
     graph.add_node(KernelOp(body=stmts, name=name, **fields), [*inputs], outputs=tensors, node_id=first)
@@ -114,11 +54,6 @@ def kernel_graph(
     if hints:
         graph.hints = Hints.from_dict(dict(hints))
     return graph
-
-
-def _tensor(name: str, spec: Spec) -> Tensor:
-    shape, kind = spec if len(spec) == 2 and isinstance(spec[0], tuple) else (spec, "f32")
-    return Tensor(name, tuple(shape), emmy_dtype(kind))
 
 
 #: The cell, its element of ``x``, and its element of ``y``.

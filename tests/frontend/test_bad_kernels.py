@@ -10,10 +10,7 @@ import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir.expr import Builtin, CastExpr, FuncCallExpr
-from lowering_lab import (
-    AT,
-    LOAD,
-    WRITE,
+from kernel_ir import (
     Accum,
     Assign,
     CpAsyncCopy,
@@ -33,14 +30,12 @@ from lowering_lab import (
     ZeroPrologue,
     axis,
     dtype,
-    kernel_graph,
     lit,
     op,
-    pointwise,
-    refused,
     tile,
     var,
 )
+from lowering_lab import AT, LOAD, WRITE, kernel_graph, pointwise, refused
 
 from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError
 

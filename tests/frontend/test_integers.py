@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import BinaryExpr, CastExpr, Expr, FuncCallExpr, Literal, TernaryExpr, Var
-from lowering_lab import Let, Load, Write, dtype, kernel_graph, lit, op, run, tile, var
+from kernel_ir import Let, Load, Write, dtype, lit, op, tile, var
+from lowering_lab import kernel_graph, run
 from numpy.typing import NDArray
 
 from ptxc.errors import InputError

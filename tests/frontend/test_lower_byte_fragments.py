@@ -11,37 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.dtype import decode_f4x2, decode_f8, encode_f8
-from emmy.compiler.ir.kernel import ir
-from lowering_lab import (
-    DTYPES,
-    Array,
+from kernel_ir import (
+    BlockScaleLoad,
+    FragmentRepack,
+    LdmatrixLoad,
     Load,
+    MmaSyncPtx,
+    RegFragment,
+    RegStore,
     Smem,
     Sync,
     Write,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
-    of_bfloat,
     op,
-    refused,
-    run,
-    run_emmy,
     tile,
-    to_bfloat,
     var,
 )
+from lowering_lab import DTYPES, Array, compiled, kernel_graph, of_bfloat, refused, run, run_emmy, to_bfloat
 
 from ptxc.errors import CompileError, InputError, TargetError, UnsupportedError
 from ptxc.toolchain import assemble
-
-BlockScaleLoad: Any = ir.BlockScaleLoad
-FragmentRepack: Any = ir.FragmentRepack
-LdmatrixLoad: Any = ir.LdmatrixLoad
-MmaSyncPtx: Any = ir.MmaSyncPtx
-RegFragment: Any = ir.RegFragment
-RegStore: Any = ir.RegStore
 
 AT = var("i")
 ZERO = (lit(0), lit(0))

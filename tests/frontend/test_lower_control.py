@@ -9,12 +9,8 @@ import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import CastExpr, TernaryExpr
 from emmy.compiler.ir.kernel import ir
-from lowering_lab import (
-    AT,
-    LOAD,
-    WRITE,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
     Cond,
     Init,
@@ -27,17 +23,13 @@ from lowering_lab import (
     WarpShuffle,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    pointwise,
-    run,
-    run_emmy,
     tile,
     var,
 )
+from lowering_lab import AT, LOAD, WRITE, Array, compiled, kernel_graph, pointwise, run, run_emmy
 
 from ptxc.frontend.control import unroll_factor
 

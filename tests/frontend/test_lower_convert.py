@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.ir.expr import CastExpr, Literal, TernaryExpr, Var
-from lowering_lab import (
-    DTYPES,
-    INTEGERS,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
-    Cases,
     Cond,
     Init,
     Let,
@@ -24,18 +20,24 @@ from lowering_lab import (
     SelectBranch,
     Write,
     axis,
-    compiled,
     dtype,
+    lit,
+    op,
+    tile,
+    var,
+)
+from lowering_lab import (
+    DTYPES,
+    INTEGERS,
+    Array,
+    Cases,
+    compiled,
     integers,
     kernel_graph,
-    lit,
     of_bfloat,
-    op,
     run,
     run_emmy,
-    tile,
     to_bfloat,
-    var,
     wrap,
 )
 from tolerances import ROUNDOFF, of_terms

@@ -15,33 +15,30 @@ from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.kernel import ir
 from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Body
-from lowering_lab import (
+from kernel_ir import (
+    BlockScaleLoad,
     CpAsyncCopy,
     CpAsyncWait,
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
     Load,
     Loop,
+    MmaSyncPtx,
+    RegFragment,
+    RegStore,
     Smem,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
-    refused,
     tile,
 )
+from lowering_lab import compiled, kernel_graph, refused
 
 from ptxc.errors import DivergenceError, InputError, UnsupportedError
-
-BlockScaleLoad: Any = ir.BlockScaleLoad
-FragmentApply: Any = ir.FragmentApply
-FragmentPromote: Any = ir.FragmentPromote
-FragmentRepack: Any = ir.FragmentRepack
-FragmentRowReduce: Any = ir.FragmentRowReduce
-LdmatrixLoad: Any = ir.LdmatrixLoad
-MmaSyncPtx: Any = ir.MmaSyncPtx
-RegFragment: Any = ir.RegFragment
-RegStore: Any = ir.RegStore
 
 SHAPE, VOLTA_SHAPE, BYTES_SHAPE = (16, 8, 16), (8, 8, 4), (16, 8, 32)
 ZERO = (lit(0), lit(0))

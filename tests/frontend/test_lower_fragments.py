@@ -14,11 +14,18 @@ from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.kernel import ir
 from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Body
-from lowering_lab import (
-    Array,
+from kernel_ir import (
     Cond,
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
     Load,
     Loop,
+    MmaSyncPtx,
+    RegFragment,
+    RegStore,
     Select,
     SelectBranch,
     Smem,
@@ -26,25 +33,12 @@ from lowering_lab import (
     Write,
     axis,
     dtype,
-    kernel_graph,
     lit,
-    of_bfloat,
     op,
-    refused,
-    run,
     tile,
-    to_bfloat,
     var,
 )
-
-RegFragment: Any = ir.RegFragment
-LdmatrixLoad: Any = ir.LdmatrixLoad
-MmaSyncPtx: Any = ir.MmaSyncPtx
-RegStore: Any = ir.RegStore
-FragmentApply: Any = ir.FragmentApply
-FragmentRowReduce: Any = ir.FragmentRowReduce
-FragmentRepack: Any = ir.FragmentRepack
-FragmentPromote: Any = ir.FragmentPromote
+from lowering_lab import Array, kernel_graph, of_bfloat, refused, run, to_bfloat
 
 SHAPE = (16, 8, 16)
 I = var("i")  # noqa: E741 - the tile's axis

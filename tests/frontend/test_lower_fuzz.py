@@ -27,9 +27,10 @@ from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FuncCallE
 from emmy.compiler.ir.stmt import Body
 from emmy.compiler.ir.stmt.base import Stmt
 from emmy.compiler.tensor import Tensor
-from lowering_lab import Cond, Loop, StridedLoop, Sync
+from kernel_ir import Cond, Loop, StridedLoop, Sync
 
-from ptxc.driver import Options, compile_kernel
+from ptxc.compilation import Options
+from ptxc.driver import compile_kernel
 from ptxc.errors import CompileError, InternalError
 from ptxc.frontend.elementwise import ARITY
 from ptxc.frontend.reader import KernelNode, kernel_nodes, read_graph

@@ -12,10 +12,7 @@ import pytest
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir import stmt as emmy_stmt
 from emmy.compiler.ir.expr import Builtin, CastExpr, TernaryExpr
-from lowering_lab import (
-    AT,
-    LOAD,
-    WRITE,
+from kernel_ir import (
     Accum,
     Assign,
     Cond,
@@ -33,17 +30,13 @@ from lowering_lab import (
     TreeHalve,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    pointwise,
-    refused,
-    run,
     tile,
     var,
 )
+from lowering_lab import AT, LOAD, WRITE, compiled, kernel_graph, pointwise, refused, run
 
 import ptxc
 from ptxc.errors import DivergenceError, TargetError, UnsupportedError

@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import Builtin, FlatIndex
-from lowering_lab import (
-    AT,
-    DTYPES,
-    LOAD,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
     Cond,
     CpAsyncCommit,
@@ -27,15 +23,13 @@ from lowering_lab import (
     Sync,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    run,
     tile,
     var,
 )
+from lowering_lab import AT, DTYPES, LOAD, Array, compiled, kernel_graph, run
 
 import ptxc
 from ptxc.ir.text import format_kernel

@@ -6,23 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowering_lab import (
-    AT,
-    LOAD,
-    WRITE,
-    Assign,
-    CpAsyncCopy,
-    Load,
-    Smem,
-    Write,
-    compiled,
-    kernel_graph,
-    op,
-    run,
-    run_emmy,
-    tile,
-    var,
-)
+from kernel_ir import Assign, CpAsyncCopy, Load, Smem, Write, op, tile, var
+from lowering_lab import AT, LOAD, WRITE, compiled, kernel_graph, run, run_emmy
 
 from ptxc.errors import CompileError
 from ptxc.sim.device import CpuDevice

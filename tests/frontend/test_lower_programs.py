@@ -19,10 +19,8 @@ from emmy.compiler.dim import Dim
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir.expr import BinaryExpr, CastExpr, Expr, Literal, TernaryExpr, Var
 from emmy.compiler.ir.stmt import leaves
-from lowering_lab import (
-    DTYPES,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
     Cond,
     Init,
@@ -36,13 +34,12 @@ from lowering_lab import (
     Write,
     axis,
     dtype,
-    kernel_graph,
     lit,
     op,
-    run,
     tile,
     var,
 )
+from lowering_lab import DTYPES, Array, kernel_graph, run
 
 PROGRAMS = int(os.environ.get("PTXC_PROGRAMS", "60"))
 

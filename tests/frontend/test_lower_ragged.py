@@ -6,27 +6,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.kernel import ir as _kernel
-from lowering_lab import (
-    Accum,
-    Assign,
-    Let,
-    Load,
-    Loop,
-    Smem,
-    StridedLoop,
-    Sync,
-    Write,
-    axis,
-    compiled,
-    dtype,
-    kernel_graph,
-    lit,
-    op,
-    refused,
-    run,
-    tile,
-    var,
-)
+from kernel_ir import Accum, Assign, Let, Load, Loop, Smem, StridedLoop, Sync, Write, axis, dtype, lit, op, tile, var
+from lowering_lab import compiled, kernel_graph, refused, run
 
 import ptxc
 from ptxc.errors import InputError

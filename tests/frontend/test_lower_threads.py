@@ -7,12 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowering_lab import (
-    AT,
-    DTYPES,
-    LOAD,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
     Cond,
     CpAsyncCommit,
@@ -29,16 +25,13 @@ from lowering_lab import (
     WarpShuffle,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    run,
-    run_emmy,
     tile,
     var,
 )
+from lowering_lab import AT, DTYPES, LOAD, Array, compiled, kernel_graph, run, run_emmy
 from tolerances import ROUNDOFF, of_terms
 
 NVCC = pytest.mark.needs("nvcc")

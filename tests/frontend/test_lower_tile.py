@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
 from emmy.compiler.ir.expr import Builtin
-from lowering_lab import (
-    AT,
-    LOAD,
-    WRITE,
+from kernel_ir import (
     Accum,
-    Array,
     Assign,
     Cond,
     Init,
@@ -27,17 +23,13 @@ from lowering_lab import (
     Write,
     ZeroPrologue,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
-    launch,
     lit,
     op,
-    run,
-    run_emmy,
     tile,
     var,
 )
+from lowering_lab import AT, LOAD, WRITE, Array, compiled, kernel_graph, launch, run, run_emmy
 
 from ptxc.launch import evaluate
 from ptxc.sim.device import CpuDevice

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.ir.expr import CastExpr, TernaryExpr
-from lowering_lab import Let, Load, Write, dtype, kernel_graph, lit, op, run, run_emmy, tile, var
+from kernel_ir import Let, Load, Write, dtype, lit, op, tile, var
+from lowering_lab import kernel_graph, run, run_emmy
 
 A, B = var("a"), var("b")
 TOP = 2**63 + 2**62

@@ -9,24 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.dtype import encode_f4
+from kernel_ir import Assign, Load, Write, dtype, tile, var
 from lowering_lab import (
     DTYPES,
     INTEGERS,
     Array,
-    Assign,
     Cases,
-    Load,
-    Write,
     bits_of,
     compiled,
-    dtype,
     integers,
     kernel_graph,
     of_bfloat,
     run_emmy,
-    tile,
     to_bfloat,
-    var,
     wrap,
 )
 

@@ -15,37 +15,31 @@ from emmy.compiler.ir.expr import FuncCallExpr
 from emmy.compiler.ir.kernel import ir
 from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Body
-from lowering_lab import (
-    Array,
+from kernel_ir import (
     CpAsyncCopy,
+    FragmentApply,
+    FragmentPromote,
+    FragmentRepack,
+    FragmentRowReduce,
+    LdmatrixLoad,
     Let,
     Load,
     Loop,
+    MmaSyncPtx,
+    RegFragment,
+    RegStore,
     Smem,
     StridedLoop,
     Sync,
     Write,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    refused,
-    run,
-    run_emmy,
     tile,
     var,
 )
-
-RegFragment: Any = ir.RegFragment
-LdmatrixLoad: Any = ir.LdmatrixLoad
-MmaSyncPtx: Any = ir.MmaSyncPtx
-RegStore: Any = ir.RegStore
-FragmentApply: Any = ir.FragmentApply
-FragmentRowReduce: Any = ir.FragmentRowReduce
-FragmentRepack: Any = ir.FragmentRepack
-FragmentPromote: Any = ir.FragmentPromote
+from lowering_lab import Array, compiled, kernel_graph, refused, run, run_emmy
 
 TARGET = "sm_70"
 SHAPE = (8, 8, 4)

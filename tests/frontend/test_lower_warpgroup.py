@@ -11,49 +11,47 @@ from emmy.compiler.graph import Graph
 from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.expr import Builtin
 from emmy.compiler.ir.kernel import ir
-from lowering_lab import (
+from kernel_ir import (
     Cond,
     CpAsyncCommit,
     CpAsyncCopy,
     CpAsyncWait,
+    FragmentApply,
+    LdmatrixLoad,
     Let,
+    MbarrierArrive,
+    MbarrierArriveExpectTx,
+    MbarrierInit,
+    MbarrierWait,
+    RegFragment,
+    RegStore,
+    SetMaxNReg,
     Smem,
     StridedLoop,
     Sync,
+    TmaDescriptor,
+    TmaLoad,
+    WgmmaCommit,
+    WgmmaDescriptor,
+    WgmmaFence,
+    WgmmaMma,
+    WgmmaWait,
     axis,
-    compiled,
     dtype,
-    kernel_graph,
     lit,
     op,
-    refused,
     tile,
     var,
 )
+from lowering_lab import compiled, kernel_graph, refused
 
-from ptxc.driver import CompiledKernel, Options, link, target_of
+from ptxc.compilation import CompiledKernel
+from ptxc.driver import common_target, link
 from ptxc.errors import CompileError, DivergenceError, InputError, TargetError, UnsupportedError, UsageError
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr
 from ptxc.ir.values import Const
 from ptxc.toolchain import assemble
-
-TmaDescriptor: Any = ir.TmaDescriptor
-TmaLoad: Any = ir.TmaLoad
-MbarrierInit: Any = ir.MbarrierInit
-MbarrierArrive: Any = ir.MbarrierArrive
-MbarrierArriveExpectTx: Any = ir.MbarrierArriveExpectTx
-MbarrierWait: Any = ir.MbarrierWait
-SetMaxNReg: Any = ir.SetMaxNReg
-WgmmaDescriptor: Any = ir.WgmmaDescriptor
-WgmmaMma: Any = ir.WgmmaMma
-WgmmaFence: Any = ir.WgmmaFence
-WgmmaCommit: Any = ir.WgmmaCommit
-WgmmaWait: Any = ir.WgmmaWait
-RegFragment: Any = ir.RegFragment
-RegStore: Any = ir.RegStore
-LdmatrixLoad: Any = ir.LdmatrixLoad
-FragmentApply: Any = ir.FragmentApply
 
 TID = Builtin("thread_idx.x")
 SLAB = Smem("slab", (128, 64), "__half", align=1024)
@@ -369,9 +367,9 @@ def test_one_kernel_decides_the_target_of_a_module() -> None:
 
     kernels = [built("a", Sync()), built("b", WgmmaCommit())]
     assert [kernel.target for kernel in kernels] == ["sm_90", "sm_90a"]
-    assert ".target sm_90a\n" in link(kernels, Options(target="sm_90"))
+    assert ".target sm_90a\n" in link(kernels)
     with pytest.raises(UsageError, match="made for sm_80 and sm_90a"):
-        target_of([built("c", Sync(), target="sm_80"), kernels[1]])
+        common_target([built("c", Sync(), target="sm_80"), kernels[1]])
 
 
 # --------------------------------------------------------------------------------------------------------- errors

@@ -8,29 +8,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dtype import F4_VALUES, decode_f8, encode_f4, encode_f8
 from emmy.compiler.ir.expr import CastExpr
-from lowering_lab import (
-    AT,
-    Accum,
-    Array,
-    Assign,
-    Init,
-    Let,
-    Load,
-    Loop,
-    Write,
-    axis,
-    compiled,
-    dtype,
-    kernel_graph,
-    lit,
-    op,
-    refused,
-    run,
-    run_emmy,
-    tile,
-    to_bfloat,
-    var,
-)
+from kernel_ir import Accum, Assign, Init, Let, Load, Loop, Write, axis, dtype, lit, op, tile, var
+from lowering_lab import AT, Array, compiled, kernel_graph, refused, run, run_emmy, to_bfloat
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import minifloat

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lowering_lab import AT, LOAD, Assign, Load, Write, compiled, kernel_graph, op, tile
+from kernel_ir import Assign, Load, Write, op, tile
+from lowering_lab import AT, LOAD, compiled, kernel_graph
 from test_lower_pages import paged_graph
 
 from ptxc.cli import main

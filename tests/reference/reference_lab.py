@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from emmy.compiler.dtype import get
 from emmy.compiler.graph import Graph
 from emmy.compiler.ir import stmt as _stmt
-from emmy.compiler.ir.axis import Axis
 from emmy.compiler.ir.base import InputOp
-from emmy.compiler.ir.expr import BinaryExpr, Expr, Literal, Var
 from emmy.compiler.ir.kernel import ir as _kernel
 from emmy.compiler.tensor import Tensor
+from kernel_ir import KernelOp, Spec, tensor, tile
 
 import ptxc
 from ptxc.frontend.reader import kernel_nodes
@@ -24,79 +22,6 @@ from ptxc.reference.buffers import Array, Problem, integers_of, problem_of
 from ptxc.reference.evaluator import Evaluation, evaluate_kernels
 from ptxc.reference.sample import ALL, Sample
 from ptxc.reference.steps import Step, steps_of
-
-#: Emmy's statements, whose constructors take more than their annotations say.
-Accum: Any = _stmt.Accum
-Assign: Any = _stmt.Assign
-Cond: Any = _stmt.Cond
-CpAsyncCopy: Any = _kernel.CpAsyncCopy
-Init: Any = _stmt.Init
-KernelOp: Any = _kernel.KernelOp
-Let: Any = _stmt.Let
-Load: Any = _stmt.Load
-Loop: Any = _stmt.Loop
-Select: Any = _stmt.Select
-SelectBranch: Any = _stmt.SelectBranch
-SetMaxNReg: Any = _kernel.SetMaxNReg
-Smem: Any = _kernel.Smem
-StridedLoop: Any = _stmt.StridedLoop
-Sync: Any = _kernel.Sync
-Tile: Any = _kernel.Tile
-TreeHalve: Any = _kernel.TreeHalve
-BlockScaleLoad: Any = _kernel.BlockScaleLoad
-FragmentApply: Any = _kernel.FragmentApply
-FragmentPromote: Any = _kernel.FragmentPromote
-FragmentRepack: Any = _kernel.FragmentRepack
-FragmentRowReduce: Any = _kernel.FragmentRowReduce
-LdmatrixLoad: Any = _kernel.LdmatrixLoad
-MbarrierArrive: Any = _kernel.MbarrierArrive
-MbarrierArriveExpectTx: Any = _kernel.MbarrierArriveExpectTx
-MbarrierInit: Any = _kernel.MbarrierInit
-MbarrierWait: Any = _kernel.MbarrierWait
-MmaSyncPtx: Any = _kernel.MmaSyncPtx
-RegFragment: Any = _kernel.RegFragment
-RegStore: Any = _kernel.RegStore
-TmaDescriptor: Any = _kernel.TmaDescriptor
-TmaLoad: Any = _kernel.TmaLoad
-WgmmaDescriptor: Any = _kernel.WgmmaDescriptor
-WgmmaMma: Any = _kernel.WgmmaMma
-WarpBroadcast: Any = _kernel.WarpBroadcast
-WarpShuffle: Any = _kernel.WarpShuffle
-Write: Any = _stmt.Write
-ZeroPrologue: Any = _stmt.ZeroPrologue
-
-#: A buffer's shape (of f32), or its shape and element type.
-Spec = Any
-
-
-def lit(value: int | float | Expr) -> Expr:
-    """A literal of the number's own type."""
-    if isinstance(value, Expr):
-        return value
-    return Literal(value, "float" if isinstance(value, float) else "int")
-
-
-def op(operator: str, left: Any, right: Any) -> BinaryExpr:
-    """``left operator right``; numbers become literals."""
-    return BinaryExpr(operator, lit(left), lit(right))
-
-
-def var(name: str) -> Var:
-    return Var(name)
-
-
-def dtype(name: str) -> Any:
-    return get(name)
-
-
-def axis(name: str, extent: Any) -> Axis:
-    return Axis(name, extent)
-
-
-def tile(axes: Mapping[str, Any], body: Iterable[Any], threads: int | None = None, **fields: Any) -> Any:
-    """A tile over ``axes`` (name: extent)."""
-    coordinates = tuple(Axis(name, extent) for name, extent in axes.items())
-    return Tile(axes=coordinates, body=tuple(body), block_threads=threads, **fields)
 
 
 @dataclass
@@ -114,19 +39,14 @@ def graph_of(inputs: Mapping[str, Spec], *nodes: Node) -> Graph:
     """A graph of kernels."""
     graph = Graph()
     for buffer, spec in inputs.items():
-        graph.add_node(InputOp(), [], output=_tensor(buffer, spec), node_id=buffer)
+        graph.add_node(InputOp(), [], output=tensor(buffer, spec), node_id=buffer)
     for node in nodes:
         body = _stmt.Body((node.body,) if isinstance(node.body, _kernel.Tile) else tuple(node.body))
         kernel = KernelOp(body=body, name=node.name, zero_delegated=node.zero_delegated)
-        tensors = tuple(_tensor(buffer, spec) for buffer, spec in node.writes.items())
+        tensors = tuple(tensor(buffer, spec) for buffer, spec in node.writes.items())
         graph.add_node(kernel, list(node.reads), outputs=tensors, node_id=next(iter(node.writes)))
     graph.inputs, graph.outputs = [*inputs], [buffer for node in nodes for buffer in node.writes]
     return graph
-
-
-def _tensor(name: str, spec: Spec) -> Tensor:
-    shape, kind = spec if len(spec) == 2 and isinstance(spec[0], tuple) else (spec, "f32")
-    return Tensor(name, tuple(shape), get(kind))
 
 
 def prepared(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.ir.kernel.ir import WgmmaCommit, WgmmaFence, WgmmaWait
-from reference_lab import (
+from kernel_ir import (
     Cond,
     CpAsyncCopy,
     LdmatrixLoad,
@@ -17,7 +17,6 @@ from reference_lab import (
     MbarrierArriveExpectTx,
     MbarrierInit,
     MbarrierWait,
-    Node,
     RegFragment,
     RegStore,
     SetMaxNReg,
@@ -30,16 +29,13 @@ from reference_lab import (
     WgmmaMma,
     Write,
     axis,
-    computed,
     dtype,
-    evaluable,
-    floats,
-    graph_of,
     lit,
     op,
     tile,
     var,
 )
+from reference_lab import Node, computed, evaluable, floats, graph_of
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.evaluator import evaluate_kernels

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.ir import stmt as _stmt
-from reference_lab import (
+from kernel_ir import (
     Accum,
     Assign,
     Cond,
@@ -17,7 +17,6 @@ from reference_lab import (
     Let,
     Load,
     Loop,
-    Node,
     Select,
     SelectBranch,
     Smem,
@@ -30,16 +29,12 @@ from reference_lab import (
     ZeroPrologue,
     axis,
     dtype,
-    evaluated,
-    floats,
-    graph_of,
     lit,
     op,
-    output,
-    prepared,
     tile,
     var,
 )
+from reference_lab import Node, evaluated, floats, graph_of, output, prepared
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference import evaluator

@@ -10,7 +10,7 @@ import pytest
 from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.kernel.ir import COORD, ELEM_COL, ELEM_ROW, FRAG, GMEM, M8N8K4, ROW, UNIFORM
 from emmy.compiler.ir.pure.lam import Lambda
-from reference_lab import (
+from kernel_ir import (
     Assign,
     BlockScaleLoad,
     Cond,
@@ -32,12 +32,12 @@ from reference_lab import (
     StridedLoop,
     Write,
     axis,
-    computed,
     dtype,
     lit,
     op,
     var,
 )
+from reference_lab import computed
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import decoded, encoded

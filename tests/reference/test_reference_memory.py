@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from reference_lab import Load, Node, Write, floats, graph_of, prepared, tile, var
+from kernel_ir import Load, Write, tile, var
+from reference_lab import Node, floats, graph_of, prepared
 
 import ptxc
 from ptxc.errors import InputError, UnsupportedError, UsageError

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from emmy.compiler.dtype import F4_VALUES, decode_f8, encode_f4, encode_f8
 from emmy.compiler.ir.expr import BinaryExpr, Builtin, CastExpr, Expr, FlatIndex, FuncCallExpr, TernaryExpr
-from reference_lab import Let, Load, Node, Write, dtype, evaluated, floats, graph_of, lit, op, prepared, tile, var
+from kernel_ir import Let, Load, Write, dtype, lit, op, tile, var
+from reference_lab import Node, evaluated, floats, graph_of, prepared
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend.elementwise import ARITY

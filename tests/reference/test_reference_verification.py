@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference_lab import Assign, Load, Node, Spec, Write, dtype, graph_of, prepared, tile, var
+from kernel_ir import Assign, Load, Spec, Write, dtype, tile, var
+from reference_lab import Node, graph_of, prepared
 
 import ptxc
 from ptxc.errors import UsageError

@@ -16,7 +16,7 @@ from mutation_lab import GOLDENS, without_numbers
 
 import ptxc
 from ptxc.codegen.lines import statements_of_lines
-from ptxc.driver import CompiledKernel
+from ptxc.compilation import CompiledKernel
 from ptxc.reference.buffers import problem_of
 from ptxc.reference.execution import Settings, execute, load
 from ptxc.reference.steps import steps_of

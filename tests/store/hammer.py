@@ -22,7 +22,8 @@ from typing import Any
 
 import ptxc
 from ptxc import driver
-from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
+from ptxc.compilation import CompiledKernel, Options
+from ptxc.driver import compile_kernel, graph_of
 from ptxc.frontend.reader import KernelNode, kernel_nodes
 from ptxc.store import Store, digest, open_store
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from ptxc.driver import CompiledKernel, Options, compile_kernel, graph_of
+from ptxc.compilation import CompiledKernel, Options
+from ptxc.driver import compile_kernel, graph_of
 from ptxc.frontend.reader import KernelNode, kernel_nodes
 from ptxc.store.content import content_key
 

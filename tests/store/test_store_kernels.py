@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from conftest import ROOT
 
 import ptxc
-from ptxc import driver
-from ptxc.driver import Options, compile_kernel, compile_module, graph_of
+from ptxc import driver, version
+from ptxc.compilation import CompiledKernel, Options
+from ptxc.driver import Kernels, compile_kernel, compile_module, graph_of
 from ptxc.errors import CompileError, ToolchainError
 from ptxc.frontend.reader import KernelNode, kernel_nodes
 from ptxc.ir.text import format_kernel
@@ -22,7 +24,6 @@ from ptxc.launch import Launch
 from ptxc.store import Store, digest
 from ptxc.store import kernels as store_kernels
 from ptxc.store.assemblies import assemble_kept
-from ptxc.store.kernels import KernelFile
 
 KERNELS = sorted((ROOT / "golden").glob("*/kernel.ir.json"))
 ROW_SUM = ROOT / "golden" / "row_sum_tree" / "kernel.ir.json"
@@ -34,7 +35,7 @@ def compilations(kept: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were really compiled."""
     names, really = [], driver._compile
 
-    def compile(node: KernelNode, *rest: Any) -> driver.CompiledKernel:
+    def compile(node: KernelNode, *rest: Any) -> CompiledKernel:
         names.append(node.name)
         return really(node, *rest)
 
@@ -117,7 +118,7 @@ def test_other_code_makes_other_entries(compilations: list[str], monkeypatch: py
 def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ptxc.store.settings import code_version
 
-    monkeypatch.setattr(ptxc, "LOADED", time.time() + 1000)
+    monkeypatch.setattr(version, "LOADED", time.time() + 1000)
     package = tmp_path / "ptxc"
     (tmp_path / "passes").mkdir()
     (package / "cli").mkdir(parents=True)
@@ -125,7 +126,7 @@ def test_the_code_version_is_of_every_source_file(tmp_path: Path, monkeypatch: p
     files = [package / "__init__.py", package / "cli" / "a.py", tmp_path / "passes" / "b.py"]
     for file in files:
         file.write_text("x = 1\n")
-    monkeypatch.setattr(ptxc, "__file__", str(files[0]))
+    monkeypatch.setattr(version, "__file__", str(files[0]))
     versions = {code_version.__wrapped__()}
     for file in files:
         file.write_text("x = 2\n")  # of the same length
@@ -144,10 +145,10 @@ def test_sources_that_changed_after_they_were_loaded_have_no_common_version(
 
     file = tmp_path / "a.py"
     file.write_text("x = 1\n")
-    monkeypatch.setattr(ptxc, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(ptxc, "LOADED", time.time() + 10)
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(version, "LOADED", time.time() + 10)
     assert code_version.__wrapped__() == code_version.__wrapped__()
-    monkeypatch.setattr(ptxc, "LOADED", file.stat().st_mtime)
+    monkeypatch.setattr(version, "LOADED", file.stat().st_mtime)
     assert code_version.__wrapped__() != code_version.__wrapped__()
     os.utime(file, (0, 0))  # as where another file took its place
     assert code_version.__wrapped__() != code_version.__wrapped__()
@@ -191,9 +192,19 @@ def test_a_changed_file_is_read(tmp_path: Path, compilations: list[str]) -> None
 def test_a_file_that_is_known_is_not_read(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = ptxc.compile(TWO_KERNELS)
     monkeypatch.setattr(driver, "graph_of", lambda _: pytest.fail("it is known"))
-    file = KernelFile(TWO_KERNELS, cache=True)
-    assert [name for name, _ in file.kernels] == [kernel.name for kernel in fresh]
-    assert [file.compile(index, Options()) for index in range(2)] == fresh
+    kernels = Kernels(TWO_KERNELS, Options())
+    assert kernels.names == [kernel.name for kernel in fresh]
+    assert kernels.compile_all() == fresh
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count()
+    monkeypatch.setattr(driver, "graph_of", lambda source: (next(times), graph_of(source))[1])
+    kernels = Kernels(TWO_KERNELS, Options())
+    kernels.compile_all()
+    assert kernels.graph is kernels.program
+    assert next(times) == 1
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.parent.name)
