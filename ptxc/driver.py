@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
@@ -89,10 +90,13 @@ class Options:
         """Whether something is said of how a graph becomes kernels."""
         return bool(self.pins or self.golden or self.realization or self.separate)
 
+    def is_watched(self, observe: Observer | None = None) -> bool:
+        """Whether someone watches how the result is made, or times that, or wants no text but IR."""
+        return observe is not None or self.verify_each or self.time_passes or bool(self.stop_after)
+
     def is_kept(self, observe: Observer | None = None) -> bool:
-        """Whether the result may come from the store: not where someone watches how it is made, or times that."""
-        watched = observe is not None or self.verify_each or self.time_passes
-        return self.cache and not watched and not self.stop_after
+        """Whether the result may come from the store."""
+        return self.cache and not self.is_watched(observe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class CompiledKernel:
     ptx: str
     launch: Launch | None
     stats: Stats
-    #: The kernel's IR, or what compiles it once more where the rest was kept: see :attr:`kernel`.
+    #: The kernel's IR where its compilation was watched, else what compiles it once more: see :attr:`kernel`.
     ir: Kernel | Callable[[], CompiledKernel] = field(repr=False, compare=False)
     version: PtxVersion
     #: What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that.
@@ -122,7 +126,7 @@ class CompiledKernel:
 
     @property
     def kernel(self) -> Kernel:
-        """The IR after the last pass. The store has none, so that of a kernel from there is made now."""
+        """The IR after the last pass. Few ask for it, so it is not kept but made now."""
         return self.ir if isinstance(self.ir, Kernel) else self.ir().kernel
 
 
@@ -251,12 +255,13 @@ def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer
 
 def compile_op(
     op: KernelOp, node_id: str, hints: Mapping[str, Any], constants: Mapping[str, ConstantOp], options: Options,
-    observe: Observer | None = None, *, runtime: tuple[str, ...] | None = None,
+    observe: Observer | None = None, *, runtime: tuple[str, ...] | None = None, with_ir: bool = False,
 ) -> CompiledKernel:  # fmt: skip
     """Compile one kernel that knows its buffers: ``op.inputs`` and ``op.outputs`` hold their tensors.
 
     ``hints`` are the graph's, ``constants`` its scalar constants by name; ``runtime`` is the order of the runtime
-    integers where another launcher decides it. Errors are those of :func:`compile_kernel`.
+    integers where another launcher decides it. The IR stays ``with_ir``, and where the compilation is watched. Errors
+    are those of :func:`compile_kernel`.
     """
     from ptxc.codegen.ptx import suited_target
     from ptxc.frontend.lower import lower
@@ -285,7 +290,12 @@ def compile_op(
             clock.lap(BUILD[1], kernel)
         if observe is not None:
             observe(*BUILD, kernel)
-        return _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
+        compiled = _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
+        if with_ir or options.is_watched(observe):
+            return compiled
+        kernel.take_apart()
+        again = partial(compile_op, op, node_id, hints, constants, options, runtime=runtime, with_ir=True)
+        return replace(compiled, ir=again)
 
 
 def _has_products(kernel: Kernel) -> bool:
