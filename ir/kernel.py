@@ -28,7 +28,6 @@ class Instr:
         mods: tuple[str, ...] = (),
         results: tuple[Value, ...] = (),
         operands: tuple[Operand, ...] = (),
-        *,
         targets: tuple[Edge, ...] = (),
         guard: Guard | None = None,
         loc: object = "",

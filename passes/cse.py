@@ -46,12 +46,11 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     for instr in block.instrs:
         substitution.apply(instr)
         if instr.guard is None and (instr.op.effect == "PURE" or _reads_constant_memory(instr)):
-            key = _key(instr)
-            earlier = known.get(key)
-            if earlier is not None:
-                substitution.replace_all(instr.results, earlier)
+            key, results = _key(instr), instr.results
+            earlier = known.setdefault(key, results)
+            if earlier is not results:
+                substitution.replace_all(results, earlier)
                 continue
-            known[key] = instr.results
             added.append(key)
         kept.append(instr)
     block.instrs = kept
