@@ -60,6 +60,7 @@ class Opcode:
         "commutative",
         "doc",
         "effect",
+        "everywhere",
         "forms",
         "groups",
         "modifiers",
@@ -97,6 +98,8 @@ class Opcode:
         self.doc = doc
         self.needs = needs
         self.by_modifier = by_modifier
+        #: Whether every target and PTX version has it in all its forms; none has what a pass expands (``tile.``).
+        self.everywhere = needs == Requirement() and not by_modifier and not name.startswith("tile.")
         self.commutative = commutative
         #: What gives the groups of registers that a tensor core's instruction has for operands; None for all others.
         self.groups = groups

@@ -303,7 +303,7 @@ def _has_products(kernel: Kernel) -> bool:
     a number of CTAs in front of it spills to keep to that, or takes all registers that it leaves."""
     from ptxc.ir.opcodes import PRODUCTS
 
-    return any(instr.op in PRODUCTS for instr in kernel.instrs())
+    return not PRODUCTS.isdisjoint([instr.op for block in kernel.blocks for instr in block.instrs])
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:

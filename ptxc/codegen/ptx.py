@@ -23,8 +23,14 @@ from ptxc.target import PtxVersion, Target, lowest_version
 
 def suited_target(kernel: Kernel, target: Target) -> Target:
     """The target that ``kernel``, compiled for ``target``, is printed for: see :meth:`Target.with_features`."""
-    forms = {(instr.op, instr.mods): None for instr in kernel.instrs()}
-    return target.with_features(requirements(op, mods) for op, mods in forms)
+    return target.with_features(lambda: [requirements(op, mods) for op, mods in _forms(kernel)])
+
+
+def _forms(kernel: Kernel) -> dict[tuple[Opcode, tuple[str, ...]], None]:
+    """The forms of the kernel's instructions that some target or PTX version lacks, in order of appearance."""
+    return {
+        (instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs if not instr.op.everywhere
+    }
 
 
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
@@ -35,7 +41,7 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
     """
     needs = []
     for kernel in kernels:
-        for op, mods in {(instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs}:
+        for op, mods in _forms(kernel):
             if op in (opcodes.TILE_COORDS, opcodes.TILE_GUARD) and not kernel.ssa:
                 raise InputError(
                     f"PTX has no {op}", kernel=kernel.name, hint="start at the pass 'collectives', which others follow"
