@@ -220,11 +220,12 @@ def _loop_block(
     stride = e.registers.scale(step, factor)
     limit, advance = e.register(end, 32), e.register(stride, 32)
     carried = _variables(k, carried_names)
-    before = [k.names.typed(name).operand for name in carried]
+    entries = [k.names.typed(name) for name in carried]
+    before = [entry.operand for entry in entries]
     index = k.kernel.value(B32, var)
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
-    values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
+    values = [k.kernel.value(entry.type.bank, stem(name)) for name, entry in zip(carried, entries, strict=True)]
     header.params = [index, *values]
     entry_args = [e.register(start, 32), *before]
     if first == TRUE:
@@ -263,8 +264,9 @@ def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
 
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
+    known = k.names
     for name, operand in zip(names, operands, strict=True):
-        k.assign(name, Typed(operand, k.names.typed(name).type))
+        known.assign(name, Typed(operand, known.typed(name).type))
 
 
 #: Statements that assign to fragments declared before.

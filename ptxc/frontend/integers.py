@@ -66,7 +66,8 @@ class Integers:
 
     def _derive(self, value: Value, lo: int, hi: int, *sources: Linear) -> Value:
         """:meth:`note` a value computed of ``sources``: it need not change in a loop in which none of them does."""
-        return self.note(value, lo, hi, max(self.registers.depth(term) for source in sources for term in source.terms))
+        depths = [self.registers.depth(term) for source in sources for term in source.terms]
+        return self.note(value, lo, hi, max(depths))
 
     # ------------------------------------------------------------------------------------------------ registers
 

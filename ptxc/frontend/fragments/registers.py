@@ -218,7 +218,8 @@ def read(k: Lowering, name: str) -> list[Typed]:
 
 def operands(k: Lowering, name: str) -> list[Value]:
     """The registers of the fragment ``name`` as operands of a tensor core's instruction, which takes no constants."""
-    return [as_register(k, value.operand) for value in read(k, name)]
+    found = [k.names.typed(register).operand for register in names(k, name)]
+    return [operand if type(operand) is Value else as_register(k, operand) for operand in found]
 
 
 def as_register(k: Lowering, operand: Operand) -> Value:
@@ -229,8 +230,8 @@ def as_register(k: Lowering, operand: Operand) -> Value:
     return operand
 
 
-def assign(k: Lowering, name: str, values: list[Operand]) -> None:
+def assign(k: Lowering, name: str, values: Sequence[Operand]) -> None:
     """Let the registers of the fragment ``name`` hold ``values``."""
-    register = fragment(k, name).register
+    known, register = k.names, fragment(k, name).register
     for each, value in zip(names(k, name), values, strict=True):
-        k.names.assign(each, Typed(value, register))
+        known.assign(each, Typed(value, register))
