@@ -154,15 +154,21 @@ class Memory:
         e = self.expressions
         rows, chunk = self._parts(low, chunks) if shift >= CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
         source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
-        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
-        delta = e.registers.scale(row, 1 << CHUNK_SHIFT)
         lane = e.registers.make(chunk.terms, 0, chunk.wide)
         if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
             # The constant sets bits of its own: the lane's part is the same for all constants.
-            moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
+            key = ("^", shift, mask, source.constant, *source.terms.items(), lane.wide, *lane.terms.items())
+            turned = e.once(key, lambda: e.bitwise("^", lane, self._turn(source, shift, mask)))
+            moved = e.bitwise("^", turned, constant(chunk.constant))
         else:
-            moved = e.bitwise("^", chunk, delta)
+            moved = e.bitwise("^", chunk, self._turn(source, shift, mask))
         return e.registers.add(moved, rows, chunks)
+
+    def _turn(self, source: Linear, shift: int, mask: int) -> Linear:
+        """``((source >> shift) & mask) << 3``."""
+        e = self.expressions
+        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
+        return e.registers.scale(row, 1 << CHUNK_SHIFT)
 
     def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
         """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""
