@@ -145,7 +145,13 @@ class Memory:
         e = self.expressions
         # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
         field, chunks = 1 << (shift + mask.bit_length()), 1 << (CHUNK_SHIFT + mask.bit_length())
-        above, low = self._parts(flat, field)
+        above, low = e.registers.split(flat, field)
+        if low.lo >= 0 and low.hi >= field:
+            # The rest reaches further up, and only what lies above that is apart.
+            field = 1 << low.hi.bit_length()
+            above, low = e.registers.split(flat, field)
+        if not 0 <= low.lo <= low.hi < field:
+            above, low = constant(0), flat
         key = (shift, mask, low.constant, *low.terms.items())
         return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
 
