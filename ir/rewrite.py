@@ -62,10 +62,7 @@ class Substitution:
 
     def _has_base_of(self, operands: tuple[Operand, ...]) -> bool:
         """Whether something stands for the register of an address."""
-        for operand in operands:
-            if type(operand) is Mem and operand.base in self.map:
-                return True
-        return False
+        return not self._replaced.isdisjoint([operand.base for operand in operands if type(operand) is Mem])
 
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""

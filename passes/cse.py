@@ -17,8 +17,9 @@ from collections.abc import Hashable
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
+from ptxc.ir.opcodes import Opcode
 from ptxc.ir.rewrite import Substitution
-from ptxc.ir.values import Value
+from ptxc.ir.values import Operand, Value
 
 
 def run(kernel: Kernel) -> None:
@@ -45,8 +46,10 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     kept: list[Instr] = []
     for instr in block.instrs:
         substitution.apply(instr)
-        if instr.guard is None and (instr.op.effect == "PURE" or _reads_constant_memory(instr)):
-            key, results = _key(instr), instr.results
+        op = instr.op
+        if instr.guard is None and (op.effect == "PURE" or (op is opcodes.LD and _reads_constant_memory(instr))):
+            key = _commuted(instr) if op.commutative else (op, instr.mods, instr.operands)
+            results = instr.results
             earlier = known.setdefault(key, results)
             if earlier is not results:
                 substitution.replace_all(results, earlier)
@@ -57,13 +60,14 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     return added
 
 
-def _reads_constant_memory(instr: Instr) -> bool:
-    return instr.op is opcodes.LD and (instr.mods[0] == "param" or "nc" in instr.mods)
+def _reads_constant_memory(load: Instr) -> bool:
+    return load.mods[0] == "param" or "nc" in load.mods
 
 
-def _key(instr: Instr) -> Hashable:
+def _commuted(instr: Instr) -> tuple[Opcode, tuple[str, ...], tuple[Operand, ...]]:
+    """The key of an instruction whose operands may change places."""
     operands = instr.operands
-    if instr.op.commutative and len(operands) == 2:
+    if len(operands) == 2:
         a, b = operands
         # Constants last. Of two values any order does that is the same for both; it decides about nothing else.
         if not isinstance(a, Value) or (isinstance(b, Value) and id(a) > id(b)):

@@ -35,7 +35,7 @@ def run(kernel: Kernel) -> None:
 def _drop_arguments(terminator: Instr, needed: set[Operand]) -> None:
     if any(edge.args for edge in terminator.targets):
         terminator.targets = tuple(
-            Edge(block, tuple(arg for arg, value in zip(args, block.params, strict=True) if value in needed))
+            Edge(block, tuple([arg for arg, value in zip(args, block.params, strict=True) if value in needed]))
             for block, args in terminator.targets
         )
 
@@ -91,4 +91,4 @@ def _walk(block: Block, needed: set[Operand]) -> list[Instr]:
 
 def _pass(edge: Edge, needed: set[Operand]) -> None:
     """Add what an edge passes for parameters that are needed."""
-    needed.update(arg for value, arg in zip(edge.block.params, edge.args, strict=True) if value in needed)
+    needed.update([arg for value, arg in zip(edge.block.params, edge.args, strict=True) if value in needed])

@@ -33,6 +33,7 @@ are never copied: a kernel that needs it is refused.
 from __future__ import annotations
 
 from collections.abc import KeysView
+
 from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.flight import in_flight

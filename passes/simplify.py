@@ -64,8 +64,8 @@ class _Simplifier:
         found: set[Value] = set()
         for block in self.kernel.blocks:
             for instr in block.instrs:
-                op, mods = instr.op, instr.mods
-                if not takes_constants(op, mods):
+                op = instr.op
+                if not op.takes_constants and not takes_constants(op, instr.mods):
                     found.update([operand for operand in instr.operands if type(operand) is Value])
                 if op.addresses:
                     for operand in instr.operands:

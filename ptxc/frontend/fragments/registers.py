@@ -122,11 +122,11 @@ def possible_names(k: Lowering, name: str) -> list[str]:
     """All names that registers of the fragment ``name`` can have, wherever it is declared."""
     family, bracket, subscript = name.partition("[")
     known = k.fragments.get(family)
-    counts = range(_MOST) if known is None else range(known.registers)
+    count = _MOST if known is None else known.registers
     members = [name]
     if bracket and not subscript[:-1].isdigit():
         members = [f"{family}[{member}]" for member in range(k.families.get(family, 1))]
-    return [register for member in members for register in (member, *(f"{member}[{at}]" for at in counts))]
+    return [each for member in members for each in (member, *(register_names(member, count) if count else ()))]
 
 
 def selects_fragments(k: Lowering, body: Any, var: str) -> bool:
