@@ -236,7 +236,8 @@ def _loop_block(
     b.start(header)
     _rebind(k, carried, values)
     before_flights = {**k.flights.state}
-    k.flights.begin_loop([name for name in carried if name in _held(k)])
+    held = _held(k)
+    k.flights.begin_loop([name for name in carried if name in held])
     with k.region():
         e.depth += 1
         e.note(index, start.lo, max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo))
@@ -260,7 +261,8 @@ def _loop_block(
 
 def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are known here as values: what is not is declared inside, or an error there."""
-    return [name for name in names if isinstance(k.names.find(name), Typed)]
+    entries = k.names.entries
+    return [name for name in names if type(entries.get(name)) is Typed]
 
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:

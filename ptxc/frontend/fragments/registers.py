@@ -76,12 +76,13 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
         raise InputError(f"{name!r} is no name of a fragment", hint="names are letters, digits and underscores")
     k.fragments[name] = made
     k.families[name] = count
+    type, flying, declare = made.register, k.flights.state, k.names.declare
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
         for register, value in zip(register_names(member, made.registers), values, strict=True):
-            if register in k.flights.state:
+            if register in flying:
                 what = f"the fragment {name!r} is declared again while wgmma may hold it"
                 raise InputError(what, hint="wait for the product in the scope of its fragments")
-            k.names.declare(register, Typed(value, made.register))
+            declare(register, Typed(value, type))
 
 
 def _described(stmt: RegFragment) -> Fragment:
@@ -93,7 +94,7 @@ def _described(stmt: RegFragment) -> Fragment:
     if element not in elements:
         hint = f"there are those of {', '.join(type.name for type in elements)}"
         raise UnsupportedError(f"a fragment of {stmt.role.upper()} of {element.name}", hint=hint)
-    if len(stmt.shape) != 3 or not all(isinstance(extent, int) for extent in stmt.shape):
+    if len(stmt.shape) != 3 or not all([isinstance(extent, int) for extent in stmt.shape]):
         raise InputError(f"a fragment of the shape {stmt.shape}", hint="a shape is three numbers")
     m, n, depth = stmt.shape
     share, rest = divmod({"a": m * depth, "b": depth * n, "c": m * n}[stmt.role], _LANES * (4 // element.nbytes))
