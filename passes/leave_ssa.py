@@ -32,7 +32,7 @@ are never copied: a kernel that needs it is refused.
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import Iterable
 
 from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
@@ -246,34 +246,37 @@ class _Leaver:
 
     def rename(self) -> None:
         """Let every value of a class be its leader."""
-        joined: KeysView[Operand] = self.leader.keys()
-        if not joined:
+        leaders: dict[Operand, Value] = {value: self.find(value) for value in self.leader}
+        if not leaders:
             return
-        find = self.find
-        for block in self.kernel.blocks:
-            block.params = [find(value) for value in block.params]
-            for instr in block.instrs:
-                op = instr.op
-                if not joined.isdisjoint(instr.results):
-                    instr.results = tuple([find(value) for value in instr.results])
-                if op.tied:
-                    rest = instr.operands[len(instr.results) :]
-                    instr.operands = (*instr.results, *[self.renamed(operand) for operand in rest])
-                elif op.addresses or not joined.isdisjoint(instr.operands):
-                    instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
-                if instr.guard is not None:
-                    instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)
-                if instr.targets:
-                    instr.targets = tuple(
-                        Edge(target, tuple([self.renamed(arg) for arg in args])) for target, args in instr.targets
-                    )
+        joined = leaders.keys()
 
-    def renamed(self, operand: Operand) -> Operand:
-        if type(operand) is Value:
-            return self.find(operand) if operand in self.leader else operand
-        if type(operand) is Mem and operand.base in self.leader:
-            return Mem(self.find(operand.base), operand.offset)
-        return operand
+        def renamed(operands: Iterable[Operand]) -> tuple[Operand, ...]:
+            return tuple([leaders.get(operand, operand) for operand in operands])
+
+        for block in self.kernel.blocks:
+            block.params = [leaders.get(value, value) for value in block.params]
+            for instr in block.instrs:
+                if not joined.isdisjoint(instr.results):
+                    instr.results = tuple([leaders.get(value, value) for value in instr.results])
+                if instr.op.tied:
+                    instr.operands = (*instr.results, *renamed(instr.operands[len(instr.results) :]))
+                elif not joined.isdisjoint(instr.operands):
+                    instr.operands = renamed(instr.operands)
+                if instr.op.addresses:
+                    self.rename_bases(instr, leaders)
+                if instr.guard is not None and instr.guard.predicate in leaders:
+                    instr.guard = Guard(leaders[instr.guard.predicate], instr.guard.negated)
+                if instr.targets:
+                    instr.targets = tuple([Edge(target, renamed(args)) for target, args in instr.targets])
+
+    @staticmethod
+    def rename_bases(instr: Instr, leaders: dict[Operand, Value]) -> None:
+        """The same for the registers of addresses."""
+        for operand in instr.operands:
+            if type(operand) is Mem and operand.base in leaders:
+                moved = Mem(leaders[operand.base], operand.offset)
+                instr.operands = tuple([moved if each is operand else each for each in instr.operands])
 
     # ---------------------------------------------------------------------------------------------------- copies
 
