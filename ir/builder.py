@@ -37,7 +37,7 @@ class Builder:
         counters = self.kernel.names
         number = counters[hint] = counters.get(hint, -1) + 1
         result = Value(type, hint, number)
-        self.block.instrs.append(Instr(op, mods, (result,), operands, guard=guard, loc=self.loc))
+        self.block.instrs.append(Instr(op, mods, (result,), operands, (), guard, self.loc))
         return result
 
     def effect(
@@ -49,7 +49,7 @@ class Builder:
         guard: Guard | None = None,
     ) -> None:
         """Append an instruction without a result."""
-        self.block.instrs.append(Instr(op, mods, (), operands, guard=guard, loc=self.loc))
+        self.block.instrs.append(Instr(op, mods, (), operands, (), guard, self.loc))
 
     def multi(
         self,
@@ -61,7 +61,7 @@ class Builder:
         guard: Guard | None = None,
     ) -> tuple[Value, ...]:
         """Append an instruction with these results; return them."""
-        self.block.instrs.append(Instr(op, mods, results, operands, guard=guard, loc=self.loc))
+        self.block.instrs.append(Instr(op, mods, results, operands, (), guard, self.loc))
         return results
 
     # ----------------------------------------------------------------------------------------------- control

@@ -28,7 +28,6 @@ class Instr:
         mods: tuple[str, ...] = (),
         results: tuple[Value, ...] = (),
         operands: tuple[Operand, ...] = (),
-        *,
         targets: tuple[Edge, ...] = (),
         guard: Guard | None = None,
         loc: object = "",
@@ -158,6 +157,15 @@ class Kernel:
         stem, _, number = name.rpartition(".")
         if stem and number.isdigit():
             self.names[stem] = max(self.names.get(stem, 0), int(number))
+
+    def take_apart(self) -> None:
+        """Empty the blocks of a kernel that is not needed any more.
+
+        The blocks of a loop hold each other by their branches. Apart, they go at once and leave the garbage collector
+        nothing.
+        """
+        for block in self.blocks:
+            block.instrs.clear()
 
     def instrs(self) -> Iterator[Instr]:
         """Every instruction in layout order."""

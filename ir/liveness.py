@@ -86,26 +86,36 @@ class Liveness(NamedTuple):
 
     numbers: dict[Value, int]
     live_out: dict[Block, int]
+    #: Of each block's instructions, :func:`reads`.
+    read: dict[Block, list[Sequence[Operand]]]
 
 
 def liveness(kernel: Kernel) -> Liveness:
     """Which registers are live where blocks end, of a kernel that has left SSA form."""
     numbers: dict[Value, int] = {}
     exposed: dict[Block, int] = {}
-    written: dict[Block, set[Operand]] = {}
+    all_reads: dict[Block, list[Sequence[Operand]]] = {}
     for block in kernel.blocks:
-        live: set[Operand] = set()
-        written[block] = set()
-        for instr in reversed(block.instrs):
+        read = all_reads[block] = [reads(instr) for instr in block.instrs]
+        # What was written or read so far, and of that what was read first.
+        seen: set[Operand] = set()
+        first: list[Operand] = []
+        for instr, operands in zip(block.instrs, read, strict=True):
+            if not seen.issuperset(operands):
+                first += [operand for operand in operands if operand not in seen]
+                seen.update(operands)
             # A guarded instruction may leave its result as it was.
             if instr.guard is None:
-                live.difference_update(instr.results)
-                written[block].update(instr.results)
-            live.update(reads(instr))
-        exposed[block] = sum([1 << numbers.setdefault(value, len(numbers)) for value in live if type(value) is Value])
-    kept = {
-        block: ~sum([1 << numbers[value] for value in values if value in numbers]) for block, values in written.items()
-    }
+                seen.update(instr.results)
+        bits = 0
+        for value in first:
+            if type(value) is Value:
+                bits |= 1 << numbers.setdefault(value, len(numbers))
+        exposed[block] = bits
+    kept: dict[Block, int] = {}
+    for block in kernel.blocks:
+        written: set[Value] = set().union(*[instr.results for instr in block.instrs if instr.guard is None])
+        kept[block] = ~sum([1 << numbers[value] for value in numbers.keys() & written])
     live_in = dict(exposed)
     live_out = dict.fromkeys(kernel.blocks, 0)
     changed = bool(numbers)
@@ -121,4 +131,4 @@ def liveness(kernel: Kernel) -> Liveness:
                 if into != live_in[block]:
                     live_in[block] = into
                     changed = True
-    return Liveness(numbers, live_out)
+    return Liveness(numbers, live_out, all_reads)

@@ -51,6 +51,10 @@ from ptxc.target import Requirement
 PURE, READ, WRITE, SYNC, JOINT, END = "PURE", "READ", "WRITE", "SYNC", "JOINT", "END"
 
 
+#: Types of which PTX has no constants: an instruction of one takes registers.
+REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"))
+
+
 class Opcode:
     """One row of the table. Compared by identity; :data:`OPCODES` holds the only instances."""
 
@@ -60,6 +64,7 @@ class Opcode:
         "commutative",
         "doc",
         "effect",
+        "everywhere",
         "forms",
         "groups",
         "modifiers",
@@ -68,6 +73,7 @@ class Opcode:
         "operands",
         "registers_only",
         "results",
+        "takes_constants",
         "tied",
     )
 
@@ -97,6 +103,8 @@ class Opcode:
         self.doc = doc
         self.needs = needs
         self.by_modifier = by_modifier
+        #: Whether every target and PTX version has it in all its forms; none has what a pass expands (``tile.``).
+        self.everywhere = needs == Requirement() and not by_modifier and not name.startswith("tile.")
         self.commutative = commutative
         #: What gives the groups of registers that a tensor core's instruction has for operands; None for all others.
         self.groups = groups
@@ -106,15 +114,14 @@ class Opcode:
         self.tied = tied
         #: Whether operands are never constants, whatever the types.
         self.registers_only = groups is not None or tied or "N" in self.operands
+        #: Whether they may be in all its forms. Of others, :func:`takes_constants` tells.
+        self.takes_constants = not self.registers_only and REGISTERS_ONLY.isdisjoint(self.modifiers)
 
     def __repr__(self) -> str:
         return self.name
 
 
 OPCODES: dict[str, Opcode] = {}
-
-#: Types of which PTX has no constants: an instruction of one takes registers.
-REGISTERS_ONLY = frozenset(("f16", "f16x2", "bf16", "bf16x2", "e4m3x2", "e5m2x2"))
 
 
 def takes_constants(op: Opcode, mods: tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 
 from ptxc.ir.kernel import Edge, Guard, Instr, Kernel
 from ptxc.ir.opcodes import takes_constants
@@ -12,10 +12,12 @@ from ptxc.ir.values import Const, Mem, Operand, Value
 class Substitution:
     """Values that stand for others. Chains are followed when a value is replaced, so each look-up is one step."""
 
-    __slots__ = ("map",)
+    __slots__ = ("_replaced", "map")
 
     def __init__(self) -> None:
         self.map: dict[Operand, Operand] = {}
+        #: The values that others stand for, always those of :attr:`map`.
+        self._replaced: KeysView[Operand] = self.map.keys()
 
     def replace(self, value: Value, operand: Operand) -> None:
         """Let ``operand`` stand for ``value`` wherever it is used."""
@@ -41,9 +43,7 @@ class Substitution:
         if not map_:
             return
         operands = instr.operands
-        if not map_.keys().isdisjoint(operands) or (
-            instr.op.addresses and any(type(operand) is Mem and operand.base in map_ for operand in operands)
-        ):
+        if not self._replaced.isdisjoint(operands) or (instr.op.addresses and self._has_base_of(operands)):
             resolved = [self.resolve(operand) for operand in operands]
             if not takes_constants(instr.op, instr.mods):
                 resolved = [o if isinstance(new, Const) else new for o, new in zip(operands, resolved, strict=True)]
@@ -59,6 +59,10 @@ class Substitution:
                     for block, args in instr.targets
                 ]
             )
+
+    def _has_base_of(self, operands: tuple[Operand, ...]) -> bool:
+        """Whether something stands for the register of an address."""
+        return not self._replaced.isdisjoint([operand.base for operand in operands if type(operand) is Mem])
 
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""

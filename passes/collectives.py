@@ -131,7 +131,7 @@ class _Collectives:
             for index in range(first, blocks):
                 self.walk(index, self.order[index])
         for block in self.order:
-            if any(instr.op in _CHECKED for instr in block.instrs):
+            if not _CHECKED.isdisjoint([instr.op for instr in block.instrs]):
                 self.check(block)
 
     # --------------------------------------------------------------------------------------------------- levels
@@ -142,11 +142,12 @@ class _Collectives:
         passed: dict[Operand, list[Operand]] = {}
         pending: list[Operand] = []
         deciding: set[Instr] = set()
+        guard = opcodes.TILE_GUARD
         for block in self.order:
             for instr in block.instrs:
                 for value in instr.results:
                     definitions[value] = instr
-                if instr.op is opcodes.TILE_GUARD:
+                if instr.op is guard:
                     deciding.add(instr)
                     pending += instr.operands
             terminator = block.instrs[-1]
@@ -211,8 +212,12 @@ class _Collectives:
 
     def highest(self, operands: tuple[Operand, ...]) -> int:
         """The level of what depends on all of ``operands``."""
-        bases = (operand.base if isinstance(operand, Mem) else operand for operand in operands)
-        return max((self.levels.get(base, CTA) for base in bases), default=CTA)
+        level = CTA
+        for operand in operands:
+            found = self.levels.get(operand.base if type(operand) is Mem else operand, CTA)
+            if found > level:
+                level = found
+        return level
 
     def loaded(self, instr: Instr) -> int:
         """The level of what is loaded from one address."""

@@ -33,11 +33,13 @@ def run(kernel: Kernel) -> None:
     if not products:
         return
     counts: dict[Operand, int] = dict.fromkeys((instr.results[0] for instr in products), 0)
-    for instr in kernel.instrs():
-        if not counts.keys().isdisjoint(instr.operands) or instr.targets:
-            for value in uses(instr):
-                if value in counts:
-                    counts[value] += 1
+    found = counts.keys()
+    for block in kernel.blocks:
+        for instr in block.instrs:
+            if not found.isdisjoint(instr.operands) or instr.targets:
+                for value in uses(instr):
+                    if value in counts:
+                        counts[value] += 1
     for block in kernel.blocks:
         _contract(kernel, block, counts)
 

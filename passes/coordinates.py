@@ -36,7 +36,7 @@ _INT_MAX = 2**31 - 1
 def run(kernel: Kernel) -> None:
     """Replace every ``tile.coords``."""
     for block in kernel.blocks:
-        if any(instr.op is opcodes.TILE_COORDS for instr in block.instrs):
+        if opcodes.TILE_COORDS in [instr.op for instr in block.instrs]:
             _rewrite(kernel, block)
 
 

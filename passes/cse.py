@@ -45,26 +45,28 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     kept: list[Instr] = []
     for instr in block.instrs:
         substitution.apply(instr)
-        if instr.op.effect == "PURE" or _reads_constant_memory(instr):
-            key = _key(instr)
-            earlier = known.get(key)
-            if earlier is not None:
-                substitution.replace_all(instr.results, earlier)
+        op = instr.op
+        if op.effect == "PURE" or (op is opcodes.LD and _reads_constant_memory(instr)):
+            key = _commuted(instr) if op.commutative else (op, instr.mods, instr.operands, instr.guard)
+            results = instr.results
+            earlier = known.setdefault(key, results)
+            if earlier is not results:
+                substitution.replace_all(results, earlier)
                 continue
-            known[key] = instr.results
             added.append(key)
         kept.append(instr)
     block.instrs = kept
     return added
 
 
-def _reads_constant_memory(instr: Instr) -> bool:
-    return instr.op is opcodes.LD and (instr.mods[0] == "param" or "nc" in instr.mods)
+def _reads_constant_memory(load: Instr) -> bool:
+    return load.mods[0] == "param" or "nc" in load.mods
 
 
-def _key(instr: Instr) -> Hashable:
+def _commuted(instr: Instr) -> Hashable:
+    """The key of an instruction whose operands may change places."""
     operands = instr.operands
-    if instr.op.commutative and len(operands) == 2:
+    if len(operands) == 2:
         a, b = operands
         # Constants last. Of two values any order does that is the same for both; it decides about nothing else.
         if not isinstance(a, Value) or (isinstance(b, Value) and id(a) > id(b)):

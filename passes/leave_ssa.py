@@ -32,8 +32,7 @@ are never copied: a kernel that needs it is refused.
 
 from __future__ import annotations
 
-from collections.abc import KeysView
-from typing import TypeGuard
+from collections.abc import Iterable
 
 from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
@@ -49,11 +48,11 @@ Ranges = dict[Block, tuple[int, int]]
 
 def run(kernel: Kernel) -> None:
     """Replace block parameters by registers."""
-    tied = any(instr.op.tied for instr in kernel.instrs())
+    tied = any([op.tied for op in {instr.op for block in kernel.blocks for instr in block.instrs}])
     if tied or any(block.params for block in kernel.blocks):
         _Leaver(kernel, tied).run()
     for block in kernel.blocks:
-        if any(instr.guard is not None for instr in block.instrs):
+        if any([instr.guard is not None for instr in block.instrs]):
             block.instrs = [prepared for instr in block.instrs for prepared in _with_default(instr)]
     kernel.ssa = False
 
@@ -112,41 +111,41 @@ class _Leaver:
         self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
         if self.tied:
             self.chain()
+        found = self.ranges
         exposed: list[tuple[Value, Block]] = []
         end: dict[Block, int] = {}
         position = 0
         for block in self.kernel.blocks:
-            self.first[block] = position
+            first = self.first[block] = position
             for param in block.params:
-                self.ranges[param][block] = (position, position)
+                found[param][block] = (position, position)
             for instr in block.instrs:
                 position += 2
                 read = reads(instr)
                 if not wanted.isdisjoint(read):
-                    exposed += [(value, block) for value in read if self.reach(value, block, position)]
+                    for value in read:
+                        if type(value) is Value and value in found:
+                            ranges = found[value]
+                            if block in ranges:
+                                ranges[block] = (ranges[block][0], position)
+                            else:
+                                # It is defined in another block, or round a loop.
+                                ranges[block] = (first, position)
+                                exposed.append((value, block))
                 if not wanted.isdisjoint(instr.results):
                     # Where a guard is false, zeros are written before the instruction reads its operands.
                     defined = position if instr.guard is None else position - 1
                     for result in instr.results:
                         # A result that nobody reads still needs its register where it is written.
                         if result in self.leader:
-                            self.reach(result, block, defined + 1)
+                            ranges = found[result]
+                            ranges[block] = (ranges[block][0] if block in ranges else first, defined + 1)
                         elif result in wanted:
-                            self.ranges[result][block] = (defined, defined + instr.op.tied)
+                            found[result][block] = (defined, defined + instr.op.tied)
             position += 2
             end[block] = position
         for value, block in exposed:
             self.extend(value, block, end)
-
-    def reach(self, value: Operand, block: Block, position: int) -> TypeGuard[Value]:
-        """Let the range of ``value`` reach ``position``; whether that is its first in a block where it is not
-        defined."""
-        ranges = self.ranges.get(value) if type(value) is Value else None
-        if ranges is None:
-            return False
-        known = ranges.get(block)
-        ranges[block] = (self.first[block] if known is None else known[0], position)
-        return known is None
 
     def extend(self, value: Value, block: Block, end: dict[Block, int]) -> None:
         """Let the range of ``value``, which is live where ``block`` begins, reach back to its definition."""
@@ -247,33 +246,37 @@ class _Leaver:
 
     def rename(self) -> None:
         """Let every value of a class be its leader."""
-        joined: KeysView[Operand] = self.leader.keys()
-        if not joined:
+        leaders: dict[Operand, Value] = {value: self.find(value) for value in self.leader}
+        if not leaders:
             return
-        find = self.find
+        joined = leaders.keys()
+
+        def renamed(operands: Iterable[Operand]) -> tuple[Operand, ...]:
+            return tuple([leaders.get(operand, operand) for operand in operands])
+
         for block in self.kernel.blocks:
-            block.params = [find(value) for value in block.params]
+            block.params = [leaders.get(value, value) for value in block.params]
             for instr in block.instrs:
                 if not joined.isdisjoint(instr.results):
-                    instr.results = tuple([find(value) for value in instr.results])
+                    instr.results = tuple([leaders.get(value, value) for value in instr.results])
                 if instr.op.tied:
-                    rest = instr.operands[len(instr.results) :]
-                    instr.operands = (*instr.results, *[self.renamed(operand) for operand in rest])
-                elif instr.op.addresses or not joined.isdisjoint(instr.operands):
-                    instr.operands = tuple([self.renamed(operand) for operand in instr.operands])
-                if instr.guard is not None:
-                    instr.guard = Guard(find(instr.guard.predicate), instr.guard.negated)
+                    instr.operands = (*instr.results, *renamed(instr.operands[len(instr.results) :]))
+                elif not joined.isdisjoint(instr.operands):
+                    instr.operands = renamed(instr.operands)
+                if instr.op.addresses:
+                    self.rename_bases(instr, leaders)
+                if instr.guard is not None and instr.guard.predicate in leaders:
+                    instr.guard = Guard(leaders[instr.guard.predicate], instr.guard.negated)
                 if instr.targets:
-                    instr.targets = tuple(
-                        Edge(target, tuple([self.renamed(arg) for arg in args])) for target, args in instr.targets
-                    )
+                    instr.targets = tuple([Edge(target, renamed(args)) for target, args in instr.targets])
 
-    def renamed(self, operand: Operand) -> Operand:
-        if isinstance(operand, Value):
-            return self.find(operand)
-        if isinstance(operand, Mem) and operand.base in self.leader:
-            return Mem(self.find(operand.base), operand.offset)
-        return operand
+    @staticmethod
+    def rename_bases(instr: Instr, leaders: dict[Operand, Value]) -> None:
+        """The same for the registers of addresses."""
+        for operand in instr.operands:
+            if type(operand) is Mem and operand.base in leaders:
+                moved = Mem(leaders[operand.base], operand.offset)
+                instr.operands = tuple([moved if each is operand else each for each in instr.operands])
 
     # ---------------------------------------------------------------------------------------------------- copies
 

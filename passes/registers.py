@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import Liveness, liveness, reads
+from ptxc.ir.liveness import Liveness, liveness
 from ptxc.ir.types import BANKS, PRED, Type
 from ptxc.ir.values import Value
 from ptxc.target import parse_target
@@ -73,7 +73,7 @@ def _walk_back(
     numbers = live.numbers
     #: Whether each value met so far is live above the instruction that was looked at last.
     alive: dict[Value, bool] = {}
-    for instr in reversed(block.instrs):
+    for instr, read in zip(reversed(block.instrs), reversed(live.read[block]), strict=True):
         for result in instr.results:
             known = alive.get(result)
             if known or (known is None and result in numbers and out >> numbers[result] & 1):
@@ -83,7 +83,7 @@ def _walk_back(
                     current[result.type] -= 1
             else:
                 alive.setdefault(result, False)
-        for value in reads(instr):
+        for value in read:
             if type(value) is Value and not (known := alive.get(value)):
                 alive[value] = True
                 if known is None and value in numbers and out >> numbers[value] & 1:

@@ -37,6 +37,7 @@ class _Simplifier:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.substitution = Substitution()
+        #: What defines each value, where that is an instruction that rules look at: one that has rules itself.
         self.definitions: dict[Operand, Instr] = {}
         #: The quotients by constants in the block at hand, by what is divided and by what.
         self.quotients: dict[tuple[Operand, int], Value] = {}
@@ -63,12 +64,12 @@ class _Simplifier:
         found: set[Value] = set()
         for block in self.kernel.blocks:
             for instr in block.instrs:
-                op, mods = instr.op, instr.mods
-                if not takes_constants(op, mods):
+                op = instr.op
+                if not op.takes_constants and not takes_constants(op, instr.mods):
                     found.update([operand for operand in instr.operands if type(operand) is Value])
                 if op.addresses:
                     for operand in instr.operands:
-                        if type(operand) is Mem and isinstance(operand.base, Value):
+                        if type(operand) is Mem and type(operand.base) is Value:
                             found.add(operand.base)
                 if instr.guard is not None:
                     found.add(instr.guard.predicate)
@@ -84,12 +85,11 @@ class _Simplifier:
                     self.replace(value, Const(value.type, 0), instr, kept)
                 continue
             rule = _RULES.get(instr.op)
-            if rule is not None and instr.guard is None:
-                replacement = rule(self, instr, kept)
+            if rule is not None:
+                replacement = rule(self, instr, kept) if instr.guard is None else None
                 if replacement is not None:
                     self.replace(instr.results[0], replacement, instr, kept)
                     continue
-            if instr.results:
                 self.definitions[instr.results[0]] = instr
             kept.append(instr)
         block.instrs = kept

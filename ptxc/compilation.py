@@ -76,10 +76,13 @@ class Options:
         """Whether something is said of how a graph becomes kernels."""
         return bool(self.pins or self.golden or self.realization or self.separate)
 
+    def is_watched(self, observe: Observer | None = None) -> bool:
+        """Whether someone watches how the result is made, or times that, or wants no text but IR."""
+        return observe is not None or self.verify_each or self.time_passes or bool(self.stop_after)
+
     def is_kept(self, observe: Observer | None = None) -> bool:
-        """Whether the result may come from the store: not where someone watches how it is made, or times that."""
-        watched = observe is not None or self.verify_each or self.time_passes
-        return self.cache and not watched and not self.stop_after
+        """Whether the result may come from the store."""
+        return self.cache and not self.is_watched(observe)
 
 
 def make_options(options: Mapping[str, Any]) -> Options:
@@ -112,7 +115,7 @@ class CompiledKernel:
     ptx: str
     launch: Launch | None
     stats: Stats
-    #: The kernel's IR, or what compiles it once more where the rest was kept: see :attr:`kernel`.
+    #: The kernel's IR where its compilation was watched, else what compiles it once more: see :attr:`kernel`.
     ir: Kernel | Callable[[], CompiledKernel] = field(repr=False, compare=False)
     version: PtxVersion
     #: What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that.
@@ -120,5 +123,5 @@ class CompiledKernel:
 
     @property
     def kernel(self) -> Kernel:
-        """The IR after the last pass. The store has none, so that of a kernel from there is made now."""
+        """The IR after the last pass. Few ask for it, so it is not kept but made now."""
         return self.ir if isinstance(self.ir, Kernel) else self.ir().kernel

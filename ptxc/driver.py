@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ptxc.compilation import CompiledKernel, Observer, Options, Stats, make_options
@@ -241,12 +241,13 @@ def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer
 
 def compile_op(
     op: KernelOp, node_id: str, hints: Mapping[str, Any], constants: Mapping[str, ConstantOp], options: Options,
-    observe: Observer | None = None, *, runtime: tuple[str, ...] | None = None,
+    observe: Observer | None = None, *, runtime: tuple[str, ...] | None = None, with_ir: bool = False,
 ) -> CompiledKernel:  # fmt: skip
     """Compile one kernel that knows its buffers: ``op.inputs`` and ``op.outputs`` hold their tensors.
 
     ``hints`` are the graph's, ``constants`` its scalar constants by name; ``runtime`` is the order of the runtime
-    integers where another launcher decides it. Errors are those of :func:`compile_kernel`.
+    integers where another launcher decides it. The IR stays ``with_ir``, and where the compilation is watched. Errors
+    are those of :func:`compile_kernel`.
     """
     from ptxc.codegen.ptx import suited_target
     from ptxc.frontend.lower import lower
@@ -275,7 +276,12 @@ def compile_op(
             clock.lap(BUILD[1], kernel)
         if observe is not None:
             observe(*BUILD, kernel)
-        return _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
+        compiled = _finish(kernel, launch, parse_target(kernel.target), options, observe, clock)
+        if with_ir or options.is_watched(observe):
+            return compiled
+        kernel.take_apart()
+        again = partial(compile_op, op, node_id, hints, constants, options, runtime=runtime, with_ir=True)
+        return replace(compiled, ir=again)
 
 
 def _has_products(kernel: Kernel) -> bool:
@@ -283,7 +289,7 @@ def _has_products(kernel: Kernel) -> bool:
     a number of CTAs in front of it spills to keep to that, or takes all registers that it leaves."""
     from ptxc.ir.opcodes import PRODUCTS
 
-    return any(instr.op in PRODUCTS for instr in kernel.instrs())
+    return not PRODUCTS.isdisjoint([instr.op for block in kernel.blocks for instr in block.instrs])
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -124,17 +124,17 @@ class Target:
             return any(self._has_specific(TARGETS[name]) for name in requirement.only)
         return self.sm >= requirement.sm
 
-    def with_features(self, requirements: Iterable[Requirement]) -> Target:
+    def with_features(self, requirements: Callable[[], Sequence[Requirement]]) -> Target:
         """The target that a kernel with these requirements is printed for.
 
         It is this one, but for a kernel that needs what only ``sm_90a`` has on an ``sm_90``: that is printed for the
         target with the suffix, which runs on the same GPU (and on no later one). Without it where neither has all.
         """
         specific = TARGETS.get(f"{self.name}a")
-        needs = list(requirements)
-        if specific is None or all(map(self.has, needs)) or not all(map(specific.has, needs)):
+        if specific is None:
             return self
-        return specific
+        needs = requirements()
+        return self if all(map(self.has, needs)) or not all(map(specific.has, needs)) else specific
 
     def _has_specific(self, other: Target) -> bool:
         """Whether the target has the features that the suffix of ``other`` stands for."""

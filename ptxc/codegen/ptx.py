@@ -23,8 +23,14 @@ from ptxc.target import PtxVersion, Target, lowest_version
 
 def suited_target(kernel: Kernel, target: Target) -> Target:
     """The target that ``kernel``, compiled for ``target``, is printed for: see :meth:`Target.with_features`."""
-    forms = {(instr.op, instr.mods): None for instr in kernel.instrs()}
-    return target.with_features(requirements(op, mods) for op, mods in forms)
+    return target.with_features(lambda: [requirements(op, mods) for op, mods in _forms(kernel)])
+
+
+def _forms(kernel: Kernel) -> dict[tuple[Opcode, tuple[str, ...]], None]:
+    """The forms of the kernel's instructions that some target or PTX version lacks, in order of appearance."""
+    return {
+        (instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs if not instr.op.everywhere
+    }
 
 
 def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
@@ -35,7 +41,7 @@ def needed_version(kernels: Iterable[Kernel], target: Target) -> PtxVersion:
     """
     needs = []
     for kernel in kernels:
-        for op, mods in {(instr.op, instr.mods): None for block in kernel.blocks for instr in block.instrs}:
+        for op, mods in _forms(kernel):
             if op in (opcodes.TILE_COORDS, opcodes.TILE_GUARD) and not kernel.ssa:
                 raise InputError(
                     f"PTX has no {op}", kernel=kernel.name, hint="start at the pass 'collectives', which others follow"
@@ -127,20 +133,19 @@ class _Entry:
     # --------------------------------------------------------------------------------------------- instructions
 
     def instr(self, instr: Instr) -> str:
-        texts, results = self.texts, instr.results
-        operands = [texts.get(operand) or self.operand(operand) for operand in (*results, *instr.operands)]
+        texts = self.texts
+        results = [texts.get(value) or self.register(value) for value in instr.results]
+        operands = [texts.get(operand) or self.operand(operand) for operand in instr.operands]
         spelling = _SPELLINGS.get(instr.op)
         if spelling is not None:
-            text = spelling(instr, operands[: len(results)], operands[len(results) :])
-        elif operands:
-            text = f"{_mnemonic(instr.op, instr.mods)} {', '.join(operands)}"
-            if instr.guard is None:  # nearly always
-                return f"    {text};"
+            text = spelling(instr, results, operands)
         else:
             text = _mnemonic(instr.op, instr.mods)
-        if instr.guard is not None:
-            text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
-        return f"    {text};"
+            if results or operands:
+                text = f"{text} {', '.join(results + operands)}"
+        if instr.guard is None:
+            return f"    {text};"
+        return f"    @{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text};"
 
     def terminator(self, instr: Instr, following: Block | None) -> list[str]:
         if instr.op is opcodes.RET:
@@ -165,28 +170,35 @@ class _Entry:
 
     # ------------------------------------------------------------------------------------------------- operands
 
-    def operand(self, operand: Operand) -> str:
-        """The text of an operand, which is remembered: the next register of its bank for a value met first."""
-        text = self.texts.get(operand)
-        if text is None:
-            text = self.texts[operand] = self.new_text(operand)
+    def register(self, value: Value) -> str:
+        """The text of a value that is met for the first time, which is remembered: the next register of its bank."""
+        bank = value.type
+        number = self.counts[bank]
+        self.counts[bank] = number + 1
+        text = self.texts[value] = f"%{bank.prefix}{number}"
         return text
 
-    def new_text(self, operand: Operand) -> str:
+    def operand(self, operand: Operand) -> str:
+        """The text of an operand, which is remembered."""
+        text = self.texts.get(operand)
+        if text is not None:
+            return text
         if isinstance(operand, Value):
-            bank = operand.type
-            self.counts[bank] += 1
-            return f"%{bank.prefix}{self.counts[bank] - 1}"
+            return self.register(operand)
         if isinstance(operand, Const):
             if operand.type is F32:
-                return f"0f{operand.bits:08X}"
-            if operand.type is F64:
-                return f"0d{operand.bits:016X}"
-            return str(operand.bits)
-        if isinstance(operand, Sym):
-            return operand.name
-        base = self.operand(operand.base)
-        return f"[{base}+{operand.offset}]" if operand.offset else f"[{base}]"
+                text = f"0f{operand.bits:08X}"
+            elif operand.type is F64:
+                text = f"0d{operand.bits:016X}"
+            else:
+                text = str(operand.bits)
+        elif isinstance(operand, Sym):
+            text = operand.name
+        else:
+            base = self.operand(operand.base)
+            text = f"[{base}+{operand.offset}]" if operand.offset else f"[{base}]"
+        self.texts[operand] = text
+        return text
 
 
 @cache

@@ -222,11 +222,12 @@ def _loop_block(
     unit = _unit(start, end, stride)
     limit, advance = e.register(_in_units(k, end, unit), 32), e.register(_in_units(k, stride, unit), 32)
     carried = _variables(k, carried_names)
-    before = [k.names.typed(name).operand for name in carried]
+    entries = [k.names.typed(name) for name in carried]
+    before = [entry.operand for entry in entries]
     index = k.kernel.value(B32, var if unit == 1 else f"{var}_by_{unit}")
     header = b.new_block(f"loop.{var}")
     exit_block = b.new_block(f"done.{var}")
-    values = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in carried]
+    values = [k.kernel.value(entry.type.bank, stem(name)) for name, entry in zip(carried, entries, strict=True)]
     header.params = [index, *values]
     entry_args = [e.register(_in_units(k, start, unit), 32), *before]
     if first == TRUE:
@@ -237,7 +238,8 @@ def _loop_block(
     b.start(header)
     _rebind(k, carried, values)
     before_flights = {**k.flights.state}
-    k.flights.begin_loop([name for name in carried if name in _held(k)])
+    held = _held(k)
+    k.flights.begin_loop([name for name in carried if name in held])
     with k.region():
         e.depth += 1
         last = max(end.hi - 1 - (factor - 1) * max(step.lo, 1), start.lo)
@@ -282,12 +284,14 @@ def _in_units(k: Lowering, value: Linear, unit: int) -> Linear:
 
 def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are known here as values: what is not is declared inside, or an error there."""
-    return [name for name in names if isinstance(k.names.find(name), Typed)]
+    entries = k.names.entries
+    return [name for name in names if type(entries.get(name)) is Typed]
 
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
+    known = k.names
     for name, operand in zip(names, operands, strict=True):
-        k.assign(name, Typed(operand, k.names.typed(name).type))
+        known.assign(name, Typed(operand, known.typed(name).type))
 
 
 #: Statements that assign to fragments declared before.

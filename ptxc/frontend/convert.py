@@ -24,7 +24,7 @@ def convert(b: Builder, value: Typed, to: ElementType) -> Typed:
     source = value.type
     if source is to:
         return value
-    if F16X2_T in (source, to):
+    if source is F16X2_T or to is F16X2_T:
         return _to_pair(b, value, to)
     if to is BOOL_T:
         return Typed(truth(b, value), BOOL_T)
@@ -74,7 +74,7 @@ def _from_bool(b: Builder, predicate: Operand) -> Operand:
 
 
 def _to_integer(b: Builder, value: Typed, to: ElementType) -> Operand:
-    operand, source = value
+    operand, source = value.operand, value.type
     if isinstance(operand, Const):
         return _constant_integer(value, to)
     if not source.is_integer:
@@ -147,7 +147,7 @@ def _integer_to_float(b: Builder, value: Typed, to: ElementType) -> Typed:
 
 
 def _float_to_float(b: Builder, value: Typed, to: ElementType) -> Typed:
-    operand, source = value
+    operand, source = value.operand, value.type
     assert isinstance(operand, Value)
     if source in FP8:
         return convert(b, Typed(minifloat.decode(b, operand, source), F16_T), to)

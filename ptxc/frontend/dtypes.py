@@ -5,34 +5,34 @@ Sources: ``emmy.compiler.dtype`` (the names), ``dtype`` and ``render_target`` of
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ptxc.errors import UnsupportedError
 from ptxc.ir.types import B16, B32, B64, F32, F64, PRED, Type
 
 
-class ElementType(NamedTuple):
-    """One element type."""
+class ElementType:
+    """One element type. Compared and hashed by identity: the module's are the only instances."""
 
-    name: str
-    #: The bank of a register that holds a value of it.
-    bank: Type
-    #: The PTX type of a load or store of one element.
-    memory: str
-    nbytes: int
-    #: The least and greatest integer, None for floats.
-    lo: int | None = None
-    hi: int | None = None
+    __slots__ = ("bank", "hi", "is_integer", "lo", "memory", "name", "nbytes", "signed")
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether C computes with it as an integer (bool is not one here: it is a predicate)."""
-        return self.lo is not None
+    def __init__(
+        self, name: str, bank: Type, memory: str, nbytes: int, lo: int | None = None, hi: int | None = None
+    ) -> None:
+        self.name = name
+        #: The bank of a register that holds a value of it.
+        self.bank = bank
+        #: The PTX type of a load or store of one element.
+        self.memory = memory
+        self.nbytes = nbytes
+        #: The least and greatest integer, None for floats.
+        self.lo = lo
+        self.hi = hi
+        #: Whether C computes with it as an integer (bool is not one here: it is a predicate).
+        self.is_integer = lo is not None
+        #: Whether it is a signed integer.
+        self.signed = lo is not None and lo < 0
 
-    @property
-    def signed(self) -> bool:
-        """Whether it is a signed integer."""
-        return self.lo is not None and self.lo < 0
+    def __repr__(self) -> str:
+        return self.name
 
     def fits(self, other: ElementType) -> bool:
         """Whether ``other`` has every value of this integer type."""

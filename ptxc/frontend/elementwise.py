@@ -140,7 +140,7 @@ def assign(
     result = type if type is not None else promote(name, args)
     if result is F32_T and all([arg.type is F32_T for arg in args]):  # nearly always
         return convert(b, compute(b, name, args, F32_T, arithmetic, hint), F32_T)
-    if args and all(arg.type.is_integer for arg in args):
+    if args and all([arg.type.is_integer for arg in args]):
         if result.is_integer and name in _INTEGER_OPS and _all_integers(args):
             return _integer(b, name, args, result, hint)
         if name in EXACT:
@@ -154,7 +154,7 @@ def assign(
         return convert(b, args[0], result)  # exact, whatever it goes through
     if name == "bitwise_not" and result not in (F32_T, BOOL_T):
         raise UnsupportedError(f"bitwise_not of {result.name}", hint="Emmy has it for masks (f32, bool) only")
-    computed = compute(b, name, tuple(convert(b, arg, F32_T) for arg in args), F32_T, arithmetic, hint)
+    computed = compute(b, name, tuple([convert(b, arg, F32_T) for arg in args]), F32_T, arithmetic, hint)
     return convert(b, computed, result)
 
 
@@ -352,7 +352,7 @@ def _bitcast(b: Builder, args: tuple[Typed, ...], type: ElementType | None) -> T
     if len(args) != 1 or type is None:
         what = f"a bitcast of {len(args)} operands" if type is not None else "a bitcast to no type"
         raise InputError(what, hint="it takes one operand, and a dtype to cast to")
-    operand, source = args[0]
+    operand, source = args[0].operand, args[0].type
     if source.nbytes != type.nbytes:
         raise InputError(f"bitcast from {source.name} to {type.name}", hint="both must have the same size")
     if BOOL_T in (source, type):

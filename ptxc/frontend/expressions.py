@@ -190,7 +190,7 @@ class Expressions(Integers):
 
     def _integer_value(self, value: Typed) -> Linear:
         """An integer in a register as an expression; small types become int, u32 a long long."""
-        operand, type = value
+        operand, type = value.operand, value.type
         if isinstance(operand, Const):
             return constant(convert.number(operand, type), type.nbytes == 8 or type.name == "u32")
         assert isinstance(operand, Value)

@@ -67,7 +67,8 @@ class Integers:
 
     def _derive(self, value: Value, lo: int, hi: int, *sources: Linear) -> Value:
         """:meth:`note` a value computed of ``sources``: it need not change in a loop in which none of them does."""
-        return self.note(value, lo, hi, max(self.registers.depth(term) for source in sources for term in source.terms))
+        depths = [self.registers.depth(term) for source in sources for term in source.terms]
+        return self.note(value, lo, hi, max(depths))
 
     # ------------------------------------------------------------------------------------------------ registers
 
@@ -322,7 +323,6 @@ class Integers:
         return self.memoised(
             key, lambda: self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
         )
-
 
     def _reduced(self, op: str, a: Linear, b: Linear) -> tuple[Linear, Linear]:
         """The sides of ``a op b``, with b constant, without the factor that all terms of ``a`` have."""

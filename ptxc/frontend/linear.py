@@ -39,7 +39,7 @@ class Linear:
 
     def __init__(
         self, registers: Registers | None, terms: dict[Value, int], constant: int, wide: bool,
-        range: tuple[int, int] | None = None,
+        range: tuple[int, int] | None,
     ) -> None:  # fmt: skip
         #: What knows the registers' ranges; None for a constant.
         self.registers = registers
@@ -91,7 +91,7 @@ class Linear:
 def constant(value: int, wide: bool | None = None) -> Linear:
     """A constant. Where its C type is not given, that of a literal: ``long long`` beyond 32768 in magnitude, as Emmy
     spells those."""
-    return Linear(None, {}, value, abs(value) > 32768 if wide is None else wide)
+    return Linear(None, {}, value, abs(value) > 32768 if wide is None else wide, None)
 
 
 class Registers:
@@ -127,7 +127,7 @@ class Registers:
 
     def make(self, terms: dict[Value, int], offset: int, wide: bool) -> Linear:
         """The sum of ``terms`` (none with coefficient 0) and ``offset``."""
-        return Linear(self, terms, offset, wide)
+        return Linear(self, terms, offset, wide, None)
 
     def range_of(self, terms: dict[Value, int], offset: int, wide: bool) -> tuple[int, int]:
         """The range of a sum."""
@@ -152,12 +152,12 @@ class Registers:
         """``a + factor * b``."""
         wide = a.wide or b.wide
         if not b.terms:
-            return Linear(self, a.terms, a.constant + factor * b.constant, wide)
+            return Linear(self, a.terms, a.constant + factor * b.constant, wide, None)
         if not a.terms and factor == 1:
-            return Linear(self, b.terms, a.constant + b.constant, wide)
+            return Linear(self, b.terms, a.constant + b.constant, wide, None)
         terms = dict(a.terms)
         _accumulate(terms, b.terms, factor)
-        return Linear(self, terms, a.constant + factor * b.constant, wide)
+        return Linear(self, terms, a.constant + factor * b.constant, wide, None)
 
     def weighted(self, entries: Sequence[Linear], weights: Sequence[int], wide: bool) -> Linear:
         """``sum(weight * entry)``, in 64 bits if an entry is or ``wide`` says so."""
@@ -168,16 +168,16 @@ class Registers:
             wide = wide or entry.wide
             if entry.terms:
                 _accumulate(terms, entry.terms, weight)
-        return Linear(self, terms, offset, wide)
+        return Linear(self, terms, offset, wide, None)
 
     def scale(self, a: Linear, factor: int, wide: bool = False) -> Linear:
         """``factor * a``, in 64 bits if ``a`` is or ``wide`` says so."""
         wide = wide or a.wide
         if factor == 0:
-            return Linear(self, {}, 0, wide)
+            return Linear(self, {}, 0, wide, None)
         if factor == 1 and wide == a.wide:
             return a
-        return Linear(self, {v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide)
+        return Linear(self, {v: c * factor for v, c in a.terms.items()}, a.constant * factor, wide, None)
 
     def split(self, a: Linear, divisor: int) -> tuple[Linear, Linear]:
         """``(q, r)`` with ``a = divisor * q + r``, every term of ``a`` in q that can be.
@@ -185,10 +185,15 @@ class Registers:
         The range of r is exact: where ``a`` fits its C type, r need not.
         """
         quotient, rest = divmod(a.constant, divisor)
-        multiples = {v: c // divisor for v, c in a.terms.items() if c % divisor == 0}
-        others = {v: c for v, c in a.terms.items() if c % divisor}
+        multiples: dict[Value, int] = {}
+        others: dict[Value, int] = {}
+        for value, coefficient in a.terms.items():
+            if coefficient % divisor:
+                others[value] = coefficient
+            else:
+                multiples[value] = coefficient // divisor
         exact = self.range_of(others, rest, True)
-        return Linear(self, multiples, quotient, a.wide), Linear(self, others, rest, a.wide, exact)
+        return Linear(self, multiples, quotient, a.wide, None), Linear(self, others, rest, a.wide, exact)
 
 
 def _accumulate(terms: dict[Value, int], more: dict[Value, int], factor: int) -> None:

@@ -269,7 +269,7 @@ class Lowering:
 
     def value(self, name: str) -> Typed:
         """The value of a name, a register of its C type where it is an index."""
-        entry = self.names.find(name)
+        entry = self.names.entries.get(name)
         if type(entry) is Typed:
             return entry
         if isinstance(entry, Linear):

@@ -145,7 +145,13 @@ class Memory:
         e = self.expressions
         # What lies above every bit that the XOR reads just adds, and so does what lies above those that it writes.
         field, chunks = 1 << (shift + mask.bit_length()), 1 << (CHUNK_SHIFT + mask.bit_length())
-        above, low = self._parts(flat, field)
+        above, low = e.registers.split(flat, field)
+        if low.lo >= 0 and low.hi >= field:
+            # The rest reaches further up, and only what lies above that is apart.
+            field = 1 << low.hi.bit_length()
+            above, low = e.registers.split(flat, field)
+        if not 0 <= low.lo <= low.hi < field:
+            above, low = constant(0), flat
         key = (shift, mask, low.constant, *low.terms.items())
         return e.registers.add(e.once(key, lambda: self._exchanged_low(low, shift, mask, chunks)), above, field)
 
@@ -154,15 +160,21 @@ class Memory:
         e = self.expressions
         rows, chunk = self._parts(low, chunks) if shift >= CHUNK_SHIFT + mask.bit_length() else (constant(0), low)
         source = e.registers.scale(rows, chunks) if rows.terms or rows.constant else low
-        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
-        delta = e.registers.scale(row, 1 << CHUNK_SHIFT)
         lane = e.registers.make(chunk.terms, 0, chunk.wide)
         if 0 <= lane.lo <= lane.hi < chunk.constant & -chunk.constant:
             # The constant sets bits of its own: the lane's part is the same for all constants.
-            moved = e.bitwise("^", e.bitwise("^", lane, delta), constant(chunk.constant))
+            key = ("^", shift, mask, source.constant, *source.terms.items(), lane.wide, *lane.terms.items())
+            turned = e.once(key, lambda: e.bitwise("^", lane, self._turn(source, shift, mask)))
+            moved = e.bitwise("^", turned, constant(chunk.constant))
         else:
-            moved = e.bitwise("^", chunk, delta)
+            moved = e.bitwise("^", chunk, self._turn(source, shift, mask))
         return e.registers.add(moved, rows, chunks)
+
+    def _turn(self, source: Linear, shift: int, mask: int) -> Linear:
+        """``((source >> shift) & mask) << 3``."""
+        e = self.expressions
+        row = e.bitwise("&", e.bitwise(">>", source, constant(shift)), constant(mask))
+        return e.registers.scale(row, 1 << CHUNK_SHIFT)
 
     def _parts(self, flat: Linear, divisor: int) -> tuple[Linear, Linear]:
         """``flat`` as ``divisor * a + b`` with ``0 <= b < divisor``; a is 0 where its terms do not allow that."""

@@ -7,7 +7,7 @@ name to its current value, and where control joins, names that a branch or a loo
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from ptxc.errors import InputError
 from ptxc.frontend.dtypes import ElementType
@@ -47,11 +47,17 @@ class ScopedMemo(dict[K, V]):
         return value
 
 
-class Typed(NamedTuple):
+class Typed:
     """A value with its element type. A bool's operand is a predicate."""
 
-    operand: Operand
-    type: ElementType
+    __slots__ = ("operand", "type")
+
+    def __init__(self, operand: Operand, type: ElementType) -> None:
+        self.operand = operand
+        self.type = type
+
+    def __repr__(self) -> str:
+        return f"{self.operand!r}: {self.type.name}"
 
 
 #: What a name stands for: a value, or an integer expression.
@@ -91,8 +97,8 @@ class Names:
 
     def typed(self, name: str) -> Typed:
         """The value of ``name``, which must be one (not an index). Raises InputError where it is unknown."""
-        entry = self.find(name)
-        if isinstance(entry, Typed):
+        entry = self.entries.get(name)
+        if type(entry) is Typed:
             return entry
         what = f"{name!r} is not defined" if entry is None else f"{name!r} is an index, not a value"
         raise InputError(what, hint="a statement before this one must define it")

@@ -125,7 +125,7 @@ def write(k: Lowering, stmt: Write, path: str) -> None:
 
 def assign(k: Lowering, stmt: Assign, path: str) -> None:
     """``name = op(args)``."""
-    args = tuple(k.value(name) for name in stmt.args)
+    args = tuple([k.value(name) for name in stmt.args])
     type = element_type(stmt.dtype.name) if stmt.dtype is not None else None
     value = elementwise.assign(k.builder, stmt.op.name, args, type, k.arithmetic, stmt.name)
     k.declare(stmt.name, value)

@@ -158,7 +158,7 @@ def edge(k: Lowering, given: Any) -> tuple[Linear, Linear]:
 
 def is_multiple(flat: Linear, of: int) -> bool:
     """Whether an offset is a multiple of ``of`` whatever the registers in it hold."""
-    return flat.constant % of == 0 and all(coefficient % of == 0 for coefficient in flat.terms.values())
+    return flat.constant % of == 0 and not any([coefficient % of for coefficient in flat.terms.values()])
 
 
 def guard(predicate: Operand) -> Guard | None:

@@ -70,7 +70,8 @@ class Flights:
         movs: list[Instr] = []
         given: list[Value] = []
         held: list[Value] = []
-        for name, (operand, type) in zip(names, entries, strict=True):
+        for name, entry in zip(names, entries, strict=True):
+            operand, type = entry.operand, entry.type
             if not isinstance(operand, Value):
                 register = kernel.value(type.bank, stem(name))
                 movs.append(Instr(opcodes.MOV, (type.bank.name,), (register,), (operand,), loc=fence.loc))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from emmy.compiler.ir.kernel.ir import FragmentPromote, FragmentRepack, LdmatrixLoad, MmaSyncPtx
@@ -103,23 +104,12 @@ def _check_load(k: Lowering, stmt: LdmatrixLoad) -> None:
 
 def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
     """``c += a * b``, with the blocks' scales where they are given. Raises UnsupportedError for other products."""
-    if len(stmt.shape) != 3:
-        raise UnsupportedError(f"mma of the shape {stmt.shape}", hint="a product has three extents")
-    m, n, depth = stmt.shape
-    product = f"m{m}n{n}k{depth}"
-    by_rows = stmt.b_row_major and stmt.shape == (8, 8, 4)
-    if (stmt.shape, stmt.ab_dtype, stmt.c_dtype) not in _PRODUCTS or stmt.b_row_major != by_rows:
-        raise UnsupportedError(
-            f"mma {product} of {stmt.ab_dtype} into {stmt.c_dtype} is not supported yet", hint=_THERE_ARE
-        )
-    if stmt.block_scaled != (stmt.ab_dtype == "e2m1") or (stmt.sfa_frag is None) != (stmt.sfb_frag is None):
-        raise InputError(
-            f"mma {product} of {stmt.ab_dtype}", hint="the product of e2m1, and no other, takes two scales"
-        )
-    kind, scale = (BLOCK_SCALED, ("ue4m3",)) if stmt.block_scaled else ((), ())
-    orders = ("row", "row" if by_rows else "col")
-    types = (stmt.c_dtype, stmt.ab_dtype, stmt.ab_dtype, stmt.c_dtype)
-    mods = ("sync", "aligned", *kind, product, *orders, *types, *scale)
+    block_scaled = stmt.block_scaled
+    mods = _product(stmt.shape, stmt.ab_dtype, stmt.c_dtype, stmt.b_row_major, block_scaled)
+    if block_scaled != (stmt.ab_dtype == "e2m1") or (stmt.sfa_frag is None) != (stmt.sfb_frag is None):
+        m, n, depth = stmt.shape
+        what = f"mma m{m}n{n}k{depth} of {stmt.ab_dtype}"
+        raise InputError(what, hint="the product of e2m1, and no other, takes two scales")
     groups = mma_groups(mods)
     given: list[Operand] = []
     ab, c = _ELEMENTS[stmt.ab_dtype], F32_T if stmt.c_dtype == "f32" else F16_T
@@ -127,12 +117,28 @@ def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
     for (role, name, element), (count, _) in zip(parts, groups.operands, strict=False):
         registers.expect(k, name, role, element, count)
         given += registers.operands(k, name)
-    if stmt.block_scaled:
+    if block_scaled:
         given += _scales(k, str(stmt.sfa_frag), scaled.THREAD_A) + _scales(k, str(stmt.sfb_frag), scaled.THREAD_B)
     ((count, bank),) = groups.results
-    results = tuple(k.kernel.value(bank, registers.stem(stmt.c_frag)) for _ in range(count))
-    k.builder.multi(opcodes.MMA, mods, results, tuple(given))
-    registers.assign(k, stmt.c_frag, list(results))
+    hint = registers.stem(stmt.c_frag)
+    results = [k.kernel.value(bank, hint) for _ in range(count)]
+    k.builder.multi(opcodes.MMA, mods, tuple(results), tuple(given))
+    registers.assign(k, stmt.c_frag, results)
+
+
+@cache
+def _product(shape: tuple[int, ...], ab: str, c: str, b_row_major: bool, block_scaled: bool) -> tuple[str, ...]:
+    """The modifiers of a product. Raises UnsupportedError for one that there is not."""
+    if len(shape) != 3:
+        raise UnsupportedError(f"mma of the shape {shape}", hint="a product has three extents")
+    m, n, depth = shape
+    product = f"m{m}n{n}k{depth}"
+    by_rows = b_row_major and shape == (8, 8, 4)
+    if (shape, ab, c) not in _PRODUCTS or b_row_major != by_rows:
+        raise UnsupportedError(f"mma {product} of {ab} into {c} is not supported yet", hint=_THERE_ARE)
+    kind, scale = (BLOCK_SCALED, ("ue4m3",)) if block_scaled else ((), ())
+    orders = ("row", "row" if by_rows else "col")
+    return ("sync", "aligned", *kind, product, *orders, c, ab, ab, c, *scale)
 
 
 def _scales(k: Lowering, name: str, thread: int) -> list[Operand]:

@@ -76,12 +76,13 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
         raise InputError(f"{name!r} is no name of a fragment", hint="names are letters, digits and underscores")
     k.fragments[name] = made
     k.families[name] = count
+    type, flying, declare = made.register, k.flights.state, k.names.declare
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
         for register, value in zip(register_names(member, made.registers), values, strict=True):
-            if register in k.flights.state:
+            if register in flying:
                 what = f"the fragment {name!r} is declared again while wgmma may hold it"
                 raise InputError(what, hint="wait for the product in the scope of its fragments")
-            k.names.declare(register, Typed(value, made.register))
+            declare(register, Typed(value, type))
 
 
 def _described(stmt: RegFragment) -> Fragment:
@@ -93,7 +94,7 @@ def _described(stmt: RegFragment) -> Fragment:
     if element not in elements:
         hint = f"there are those of {', '.join(type.name for type in elements)}"
         raise UnsupportedError(f"a fragment of {stmt.role.upper()} of {element.name}", hint=hint)
-    if len(stmt.shape) != 3 or not all(isinstance(extent, int) for extent in stmt.shape):
+    if len(stmt.shape) != 3 or not all([isinstance(extent, int) for extent in stmt.shape]):
         raise InputError(f"a fragment of the shape {stmt.shape}", hint="a shape is three numbers")
     m, n, depth = stmt.shape
     share, rest = divmod({"a": m * depth, "b": depth * n, "c": m * n}[stmt.role], _LANES * (4 // element.nbytes))
@@ -122,11 +123,11 @@ def possible_names(k: Lowering, name: str) -> list[str]:
     """All names that registers of the fragment ``name`` can have, wherever it is declared."""
     family, bracket, subscript = name.partition("[")
     known = k.fragments.get(family)
-    counts = range(_MOST) if known is None else range(known.registers)
+    count = _MOST if known is None else known.registers
     members = [name]
     if bracket and not subscript[:-1].isdigit():
         members = [f"{family}[{member}]" for member in range(k.families.get(family, 1))]
-    return [register for member in members for register in (member, *(f"{member}[{at}]" for at in counts))]
+    return [each for member in members for each in (member, *(register_names(member, count) if count else ()))]
 
 
 def selects_fragments(k: Lowering, body: Any, var: str) -> bool:
@@ -218,7 +219,8 @@ def read(k: Lowering, name: str) -> list[Typed]:
 
 def operands(k: Lowering, name: str) -> list[Value]:
     """The registers of the fragment ``name`` as operands of a tensor core's instruction, which takes no constants."""
-    return [as_register(k, value.operand) for value in read(k, name)]
+    found = [k.names.typed(register).operand for register in names(k, name)]
+    return [operand if type(operand) is Value else as_register(k, operand) for operand in found]
 
 
 def as_register(k: Lowering, operand: Operand) -> Value:
@@ -229,8 +231,8 @@ def as_register(k: Lowering, operand: Operand) -> Value:
     return operand
 
 
-def assign(k: Lowering, name: str, values: list[Operand]) -> None:
+def assign(k: Lowering, name: str, values: Sequence[Operand]) -> None:
     """Let the registers of the fragment ``name`` hold ``values``."""
-    register = fragment(k, name).register
+    known, register = k.names, fragment(k, name).register
     for each, value in zip(names(k, name), values, strict=True):
-        k.names.assign(each, Typed(value, register))
+        known.assign(each, Typed(value, register))

@@ -221,7 +221,7 @@ def _load(k: Lowering, step: Load, predicate: Operand) -> Typed:
 
 
 def _assign(k: Lowering, step: Assign, predicate: Operand) -> Typed:
-    args = tuple(k.value(name) for name in step.args)
+    args = tuple([k.value(name) for name in step.args])
     type = element_type(step.dtype.name) if step.dtype is not None else None
     return elementwise.assign(k.builder, step.op.name, args, type, k.arithmetic, step.name)
 

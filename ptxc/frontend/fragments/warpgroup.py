@@ -132,7 +132,8 @@ def _held(k: Lowering, name: str, role: str, type: ElementType) -> tuple[str, ..
 
 def _matrix(k: Lowering, name: str, type: ElementType) -> Operand:
     """The descriptor ``name``, which must be one of a matrix of ``type``."""
-    operand, held = k.value(name)
+    value = k.value(name)
+    operand, held = value.operand, value.type
     found = k.matrices.get(name)
     if found is None or held.name != "u64":
         raise InputError(f"{name!r} is no descriptor", hint="a WgmmaDescriptor before this statement makes one")
