@@ -250,7 +250,7 @@ def _loop_block(
         e.depth -= 1
     b.loc = loc
     after = [k.names.typed(name).operand for name in carried]
-    following = b.binary(opcodes.ADD, "s32", index, advance, var)
+    following = b.binary(opcodes.ADD, "s32", index, advance, index.hint)
     again = b.setp("lt.s32", following, limit)
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
     if first != TRUE:

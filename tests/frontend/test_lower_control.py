@@ -370,3 +370,40 @@ def test_a_decided_condition_leaves_no_branch() -> None:
     kernel = compiled(pointwise(Cond(op("<", AT, 64), (WRITE,)), Cond(op("<", AT, 0), (WRITE,)), threads=64))
     assert kernel.ptx.count("st.global") == 2
     assert "bra" not in kernel.ptx
+
+
+# ------------------------------------------------------------------------------------------------------ counters
+# A counter counts what the index is always a multiple of.
+
+PLACE = op("+", op("//", var("k"), 8), op("%", var("k"), 8))
+PLACED = Load("v", "x", (AT, PLACE))
+
+
+@pytest.mark.parametrize("end", [0, 7, 8, 9, 47, 48, 49, 64, "n"])
+@pytest.mark.parametrize(("start", "step"), [(0, 8), (8, 8), (8, 16), (16, 24), (6, 12), (24, 4), (0, 3)])
+def test_quotients_and_remainders_of_a_strided_index(start: int, step: int, end: int | str) -> None:
+    loop = StridedLoop(axis("k", 64), lit(start), lit(step), (PLACED, SUM), end=var("n") if end == "n" else lit(end))
+    for size in (1, 6, 8, 23, 24, 25, 63) if end == "n" else (None,):
+        indices = np.arange(start, end if size is None else size, step)
+        got = folded(loop, size=size)
+        np.testing.assert_array_equal(got, X[:, indices // 8 + indices % 8].sum(1))
+
+
+@pytest.mark.parametrize("relation", ["<", "<=", ">", ">=", "==", "!="])
+def test_comparisons_of_a_strided_index(relation: str) -> None:
+    compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal}
+    for bound in (-1, 0, 1, 7, 8, 9, 23, 24, 25, 56, 57):
+        loop = StridedLoop(axis("k", 64), lit(0), lit(8), (ROW, Cond(op(relation, var("k"), bound), (SUM,))))
+        indices = np.arange(0, 64, 8)
+        taken = compare[relation](indices, bound) if relation in compare else indices != bound
+        before = (Init("s", 0.0, dtype=F32),)
+        np.testing.assert_array_equal(folded(loop, before=before), X[:, indices[taken]].sum(1))
+
+
+def test_the_slot_of_a_ring_is_a_bit_of_the_counter() -> None:
+    slot = op("%", op("//", var("k"), 8), 2)
+    loop = StridedLoop(axis("k", 8 * 51), lit(0), lit(8), (Load("v", "x", (AT, slot)), *[SUM] * 40))
+    graph = kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64, 64)}, {"y": (64,)})
+    ptx = compiled(graph).ptx
+    assert "and.b32" in ptx
+    assert not any(word in ptx for word in ("shr", "div", "rem", "mul.hi"))
