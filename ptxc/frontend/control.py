@@ -335,9 +335,10 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     """
     if trips == 0:
         return 1
-    if trips * cost <= (128 if hinted else 32):
+    together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
+    if trips * cost <= (_SMALL_BODIES if hinted else together):
         return trips
-    most, together = 4, _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
+    most = 4
     if cost > (_LARGE_BODIES if hinted else _LARGE_BODY):
         most = 1 if multiplies else _LARGE_BODIES // cost
     return next(

@@ -382,9 +382,10 @@ PLACED = Load("v", "x", (AT, PLACE))
 @pytest.mark.parametrize("end", [0, 7, 8, 9, 47, 48, 49, 64, "n"])
 @pytest.mark.parametrize(("start", "step"), [(0, 8), (8, 8), (8, 16), (16, 24), (6, 12), (24, 4), (0, 3)])
 def test_quotients_and_remainders_of_a_strided_index(start: int, step: int, end: int | str) -> None:
-    loop = StridedLoop(axis("k", 64), lit(start), lit(step), (PLACED, SUM), end=var("n") if end == "n" else lit(end))
+    stop = var("n") if isinstance(end, str) else lit(end)
+    loop = StridedLoop(axis("k", 64), lit(start), lit(step), (PLACED, SUM), end=stop)
     for size in (1, 6, 8, 23, 24, 25, 63) if end == "n" else (None,):
-        indices = np.arange(start, end if size is None else size, step)
+        indices = np.arange(start, size or end, step)
         got = folded(loop, size=size)
         np.testing.assert_array_equal(got, X[:, indices // 8 + indices % 8].sum(1))
 
