@@ -138,18 +138,16 @@ class _Collectives:
 
     def find_deciding(self) -> dict[Block, list[Instr]]:
         """The instructions of each block that a branch's condition, or the tile's guard, depends on."""
-        definitions: dict[Operand, Instr] = {}
+        definitions: dict[Operand, Instr] = {
+            value: instr for block in self.order for instr in block.instrs for value in instr.results
+        }
         passed: dict[Operand, list[Operand]] = {}
         pending: list[Operand] = []
         deciding: set[Instr] = set()
-        guard = opcodes.TILE_GUARD
         for block in self.order:
-            for instr in block.instrs:
-                for value in instr.results:
-                    definitions[value] = instr
-                if instr.op is guard:
-                    deciding.add(instr)
-                    pending += instr.operands
+            for instr in [instr for instr in block.instrs if instr.op is opcodes.TILE_GUARD]:
+                deciding.add(instr)
+                pending += instr.operands
             terminator = block.instrs[-1]
             pending += terminator.operands
             for edge in terminator.targets:

@@ -20,6 +20,7 @@ from ptxc.ir.liveness import uses
 from ptxc.ir.values import Const, Operand
 
 _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}
+_PARTS = frozenset((opcodes.MUL, opcodes.ADD, opcodes.SUB))
 
 
 def run(kernel: Kernel) -> None:
@@ -49,11 +50,11 @@ def _contract(kernel: Kernel, block: Block, counts: dict[Operand, int]) -> None:
     contracted: set[Instr] = set()
     out: list[Instr] = []
     for instr in block.instrs:
-        if instr.mods in _CONTRACTIBLE and instr.guard is None:
+        if instr.op in _PARTS and instr.guard is None and instr.mods in _CONTRACTIBLE:
             if instr.op is opcodes.MUL:
                 if counts.get(instr.results[0]) == 1:
                     products[instr.results[0]] = instr
-            elif instr.op in (opcodes.ADD, opcodes.SUB):
+            else:
                 product = _fuse(kernel, instr, products, out)
                 if product is not None:
                     contracted.add(product)

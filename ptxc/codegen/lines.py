@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ptxc.codegen.ptx import _Entry, print_module
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -33,9 +33,9 @@ class _Noting(_Entry):
         self.body()
         return self._places
 
-    def instr(self, instr: Instr) -> str:
-        self._places.append(instr.loc)
-        return super().instr(instr)
+    def instrs(self, instrs: Sequence[Instr]) -> list[str]:
+        self._places += [instr.loc for instr in instrs]
+        return super().instrs(instrs)
 
     def terminator(self, instr: Instr, following: Block | None) -> list[str]:
         lines = super().terminator(instr, following)

@@ -7,7 +7,7 @@ branch to the next block is not written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import islice
 
@@ -118,7 +118,7 @@ class _Entry:
         blocks = self.kernel.blocks
         chunks: list[tuple[Block, list[str]]] = []
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            lines = [self.instr(instr) for instr in block.instrs[:-1]]
+            lines = self.instrs(block.instrs[:-1])
             lines += self.terminator(block.instrs[-1], following)
             chunks.append((block, lines))
         body = []
@@ -132,20 +132,31 @@ class _Entry:
 
     # --------------------------------------------------------------------------------------------- instructions
 
-    def instr(self, instr: Instr) -> str:
-        texts = self.texts
-        results = [texts.get(value) or self.register(value) for value in instr.results]
-        operands = [texts.get(operand) or self.operand(operand) for operand in instr.operands]
-        spelling = _SPELLINGS.get(instr.op)
-        if spelling is not None:
-            text = spelling(instr, results, operands)
-        else:
-            text = _mnemonic(instr.op, instr.mods)
-            if results or operands:
-                text = f"{text} {', '.join(results + operands)}"
-        if instr.guard is None:
-            return f"    {text};"
-        return f"    @{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text};"
+    def instrs(self, instrs: Sequence[Instr]) -> list[str]:
+        """The lines of instructions none of which ends a block."""
+        texts, counts = self.texts, self.counts
+        lines: list[str] = []
+        for instr in instrs:
+            for value in instr.results:
+                if value not in texts:
+                    # The next register of its bank: nearly all are met here.
+                    bank = value.type
+                    number = counts[bank]
+                    counts[bank] = number + 1
+                    texts[value] = f"%{bank.prefix}{number}"
+            results = [texts[value] for value in instr.results]
+            operands = [texts.get(operand) or self.operand(operand) for operand in instr.operands]
+            spelling = _SPELLINGS.get(instr.op)
+            if spelling is not None:
+                text = spelling(instr, results, operands)
+            else:
+                text = _mnemonic(instr.op, instr.mods)
+                if results or operands:
+                    text = f"{text} {', '.join(results + operands)}"
+            if instr.guard is not None:
+                text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
+            lines.append(f"    {text};")
+        return lines
 
     def terminator(self, instr: Instr, following: Block | None) -> list[str]:
         if instr.op is opcodes.RET:
@@ -170,22 +181,16 @@ class _Entry:
 
     # ------------------------------------------------------------------------------------------------- operands
 
-    def register(self, value: Value) -> str:
-        """The text of a value that is met for the first time, which is remembered: the next register of its bank."""
-        bank = value.type
-        number = self.counts[bank]
-        self.counts[bank] = number + 1
-        text = self.texts[value] = f"%{bank.prefix}{number}"
-        return text
-
     def operand(self, operand: Operand) -> str:
         """The text of an operand, which is remembered."""
         text = self.texts.get(operand)
         if text is not None:
             return text
         if isinstance(operand, Value):
-            return self.register(operand)
-        if isinstance(operand, Const):
+            number = self.counts[operand.type]
+            self.counts[operand.type] = number + 1
+            text = f"%{operand.type.prefix}{number}"
+        elif isinstance(operand, Const):
             if operand.type is F32:
                 text = f"0f{operand.bits:08X}"
             elif operand.type is F64:

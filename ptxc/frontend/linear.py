@@ -166,7 +166,9 @@ class Registers:
         for entry, weight in zip(entries, weights, strict=True):
             offset += weight * entry.constant
             wide = wide or entry.wide
-            if entry.terms:
+            if not terms:
+                terms = {value: weight * coefficient for value, coefficient in entry.terms.items()} if weight else {}
+            elif entry.terms:
                 _accumulate(terms, entry.terms, weight)
         return Linear(self, terms, offset, wide, None)
 

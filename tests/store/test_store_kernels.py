@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from ptxc.compilation import CompiledKernel, Options
 from ptxc.driver import Kernels, compile_kernel, compile_module, graph_of
 from ptxc.errors import CompileError, ToolchainError
 from ptxc.frontend.reader import KernelNode, kernel_nodes
+from ptxc.ir.kernel import Kernel
 from ptxc.ir.text import format_kernel
 from ptxc.launch import Launch
 from ptxc.store import Store, digest
@@ -283,3 +285,19 @@ def test_a_refusal_is_not_kept(kept: Store) -> None:
         with pytest.raises(ToolchainError):
             assemble_kept("no ptx", "sm_80")
     assert not list(kept.entries())
+
+
+def test_only_a_compilation_that_is_watched_keeps_its_ir() -> None:
+    (plain,), (watched,) = ptxc.compile(ROW_SUM, cache=False), ptxc.compile(ROW_SUM, verify_each=True)
+    assert not isinstance(plain.ir, Kernel)
+    assert isinstance(watched.ir, Kernel)
+    assert format_kernel(plain.kernel) == format_kernel(watched.kernel)
+
+
+def test_a_compilation_leaves_the_garbage_collector_nothing() -> None:
+    node, graph = kernel(ROOT / "golden" / "softmax_rows" / "kernel.ir.json")  # the blocks of loops hold each other
+    options = Options(cache=False)
+    compile_kernel(node, graph, options)
+    gc.collect()
+    assert compile_kernel(node, graph, options).ptx
+    assert gc.collect() == 0

@@ -120,10 +120,11 @@ def _store_cell(s: _Store) -> None:
     atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
     paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
     for first in range(0, len(s.tile.rows), 2):
-        if paired and is_multiple(_place(s, first), 2):
+        place = _place(s, first) if paired else None
+        if place is not None and is_multiple(place, 2):
             predicate = _inside(s, first)
             if predicate != FALSE:
-                _store_pair(s, first, predicate)
+                _store_pair(s, first, place, predicate)
             continue
         for element in (first, first + 1):
             predicate = _inside(s, element)
@@ -150,10 +151,10 @@ def _inside(s: _Store, element: int) -> Operand:
     return inside
 
 
-def _store_pair(s: _Store, first: int, predicate: Operand) -> None:
+def _store_pair(s: _Store, first: int, place: Linear, predicate: Operand) -> None:
     k, b = s.k, s.k.builder
     values = [_value(s, element, predicate) for element in (first, first + 1)]
-    address = k.memory.address(s.stmt.dst_buffer, k.memory.swizzled(s.stmt.swizzle, _place(s, first)))
+    address = k.memory.address(s.stmt.dst_buffer, k.memory.swizzled(s.stmt.swizzle, place))
     space = k.memory.store_space(s.stmt.dst_buffer)
     if s.type is F32_T:
         words = tuple(convert(b, value, F32_T).operand for value in values)
@@ -168,10 +169,10 @@ def _store_pair(s: _Store, first: int, predicate: Operand) -> None:
 
 def _packed(k: Lowering, values: list[Typed], type: ElementType) -> Operand:
     """A pair of 16-bit elements of two values."""
-    if all(value.type is type for value in values):
-        halves = tuple(registers.as_register(k, value.operand) for value in values)
+    if all([value.type is type for value in values]):
+        halves = tuple([registers.as_register(k, value.operand) for value in values])
         return k.builder.emit(opcodes.PACK, ("b32",), B32, halves, "pair")
-    low, high = (convert(k.builder, value, F32_T).operand for value in values)
+    low, high = [convert(k.builder, value, F32_T).operand for value in values]
     return pack(k, low, high, type.name)
 
 
