@@ -17,6 +17,9 @@ from ptxc.toolchain import find_tool
 #: Of tests that read docstrings.
 docstrings = pytest.mark.skipif(ptxc.is_compiled(), reason="mypyc keeps no docstrings")
 
+#: Of tests that put another function in the place of one that compiled modules call.
+patches = pytest.mark.skipif(ptxc.is_compiled(), reason="compiled code calls functions directly, not by their names")
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parent.parent

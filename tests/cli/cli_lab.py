@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-
 from ptxc.cli import main
 
 DATA = Path(__file__).parent / "data"
