@@ -18,8 +18,9 @@ from setuptools.command.build_ext import build_ext
 COMPILED = ("ir", "passes", "codegen", "frontend", "frontend/fragments", "target.py")
 PLAIN = {"__init__", "emmys", "jsonfile", "operations", "pipeline", "reader", "reprs", "stages", "vocabulary"}
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-#: What the build needs: mypyc, and what mypy reads the types of.
-NEEDED = [*PROJECT["optional-dependencies"]["compile"], *PROJECT["dependencies"]]
+#: How mypyc reads them. Of Emmy's types it knows nothing, since a field of a statement may hold anything: the code says
+#: what is wrong with it, where mypyc would raise a TypeError, if it knew Emmy's annotations, as soon as it is read.
+READING = ("--config-file=", "--python-version=3.12", "--follow-imports=silent", "--ignore-missing-imports")
 
 
 class Compiled(Distribution):
@@ -43,7 +44,7 @@ class Mypyc(build_ext):
         files = [file for place in places for file in (sorted(place.glob("*.py")) if place.is_dir() else [place])]
         modules = [str(file) for file in files if file.stem not in PLAIN]
         self.distribution.ext_modules = mypycify(
-            ["--config-file=pyproject.toml", "--follow-imports=silent", *modules],
+            [*READING, *modules],
             opt_level="2",
             debug_level="0",
             group_name="ptxc",
@@ -54,6 +55,6 @@ class Mypyc(build_ext):
 
 
 if os.environ.get("PTXC_COMPILED") == "1":
-    setup(distclass=Compiled, cmdclass={"build_ext": Mypyc}, setup_requires=NEEDED)
+    setup(distclass=Compiled, cmdclass={"build_ext": Mypyc}, setup_requires=PROJECT["optional-dependencies"]["compile"])
 else:
     setup()

@@ -5,8 +5,8 @@
 
 Each FOLDER (by default ../shared/emmy-corpus) holds kernels and a MANIFEST.jsonl that names the target of each. Each
 kernel is compiled as it is (--opt 2); without each of the optional passes (--disable PASS); at --opt 0 and 1; and
-without each of the frontend's optimisations that have no switch, by the patches of benchmarks/frontend_without.py. Each
-build is assembled and disassembled.
+without each of the frontend's optimisations that have no switch, by the patches of benchmarks/frontend_without.py (in
+the pure-Python build of ptxc alone). Each build is assembled and disassembled.
 
 A row of the table is a configuration: how many kernels there are of it; then, as the geometric mean of the kernels'
 ratios to the build as it is, with the greatest in parentheses: PTX lines, CPU time of ptxc and of ptxas, registers of a
@@ -43,6 +43,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from shared import SHARED
 
+from ptxc import is_compiled
 from ptxc.comparison import Build
 from ptxc.comparison.builds import build_of, timed_compilation
 from ptxc.comparison.work import alike, common_unit
@@ -313,6 +314,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if args.sample is not None:
         chosen = sample(chosen, args.sample)
     wanted = [one for one in configurations() if one is AS_IT_IS or args.configurations in one.name]
+    if is_compiled():  # its functions call each other directly: a patch would have no effect
+        wanted = [one for one in wanted if one.patched is nullcontext]
     if not chosen:
         messages.print("there is no such kernel", style="red")
         return 2

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ptxc.ir import types
 from ptxc.ir.fragments import BLOCK_SCALED, MMA_FORMS, WGMMA_FORMS, Groups, mma_groups, wgmma_groups, wgmma_rs_groups
@@ -160,17 +160,19 @@ def _row(
 
 
 # Moving and converting
-MOV = _row("mov", "T = A", PURE, f"pred {_INT} {_BITS} f32 f64", "the operand itself; of a symbol, its address")
-PACK = _row("pack", "T = B B", PURE, "b32", "two b16 halves as one b32, the first in the low half (PTX: mov.b32)")
-UNPACK = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a b32 (PTX: mov.b32)")
-BITCAST = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
-CVT = _row(
+MOV: Final = _row("mov", "T = A", PURE, f"pred {_INT} {_BITS} f32 f64", "the operand itself; of a symbol, its address")
+PACK: Final = _row(
+    "pack", "T = B B", PURE, "b32", "two b16 halves as one b32, the first in the low half (PTX: mov.b32)"
+)
+UNPACK: Final = _row("unpack", "B B = T", PURE, "b32", "the low and the high half of a b32 (PTX: mov.b32)")
+BITCAST: Final = _row("bitcast", "D = S", PURE, "b16 b32 f32 b64 f64", "the same bits in another bank (PTX: mov)")
+CVT: Final = _row(
     "cvt", "D = S", PURE,
     f"{_ROUND} rni rzi rmi rpi ftz sat satfinite relu u8 s8 {_INT} f16 bf16 f32 f64",
     "conversion between types; to an integer by the rounding named, to a narrower float likewise",
     by={"bf16": Requirement(80, (7, 1)), "relu": _SM80, "satfinite": Requirement(80, (8, 1))},
 )  # fmt: skip
-PACK_CVT = _row(
+PACK_CVT: Final = _row(
     "cvt.pack2", "D = S S", PURE, "rn satfinite f16x2 bf16x2 e4m3x2 e5m2x2 f32",
     "two f32 rounded to a pair of halves or of fp8, a in the high one (PTX: cvt)", needs=_SM80, by=_SM89_FP8,
     forms=(
@@ -178,121 +180,129 @@ PACK_CVT = _row(
         ("rn", "satfinite", "e4m3x2", "f32"), ("rn", "satfinite", "e5m2x2", "f32"),
     ),
 )  # fmt: skip
-PAIR_CVT = _row(
+PAIR_CVT: Final = _row(
     "cvt.pair", "D = S", PURE, "rn f16x2 e4m3x2 e5m2x2", "a pair of fp8 as a pair of f16 (PTX: cvt)", by=_SM89_FP8,
     forms=(("rn", "f16x2", "e4m3x2"), ("rn", "f16x2", "e5m2x2")),
 )  # fmt: skip
-CVTA = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
+CVTA: Final = _row("cvta", "T = A", PURE, "to global shared u64", "between a generic address and a state space's")
 
 # Integer and floating-point arithmetic
-ADD = _row("add", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a + b", by=_SM90_BF16, commutative=True)
-SUB = _row("sub", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a - b", by=_SM90_BF16)
-MUL = _row(
+ADD: Final = _row("add", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a + b", by=_SM90_BF16, commutative=True)
+SUB: Final = _row("sub", "T = T T", PURE, f"{_ROUND} ftz sat {_INT} {_REAL}", "a - b", by=_SM90_BF16)
+MUL: Final = _row(
     "mul", "U = T T", PURE, f"lo hi wide {_ROUND} ftz sat {_INT} {_REAL}",
     "a * b: of integers the low half, the high half or both (wide)", by=_SM90_BF16, commutative=True,
 )  # fmt: skip
-MAD = _row("mad", "U = T T U", PURE, f"lo hi wide {_INT}", "a * b + c of integers")
-FMA = _row(
+MAD: Final = _row("mad", "U = T T U", PURE, f"lo hi wide {_INT}", "a * b + c of integers")
+FMA: Final = _row(
     "fma", "T = T T T", PURE, f"{_ROUND} ftz sat relu {_REAL}", "a * b + c rounded once",
     by={**_SM80_BF16, "relu": _SM80},
 )  # fmt: skip
-DIV = _row("div", "T = T T", PURE, f"{_ROUND} approx full ftz {_INT} f32 f64", "a / b, of integers toward zero")
-REM = _row("rem", "T = T T", PURE, _INT, "a - b * (a / b), with the sign of a")
-NEG = _row("neg", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "-a", by=_SM80_BF16)
-ABS = _row(
+DIV: Final = _row("div", "T = T T", PURE, f"{_ROUND} approx full ftz {_INT} f32 f64", "a / b, of integers toward zero")
+REM: Final = _row("rem", "T = T T", PURE, _INT, "a - b * (a / b), with the sign of a")
+NEG: Final = _row("neg", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "-a", by=_SM80_BF16)
+ABS: Final = _row(
     "abs", "T = T", PURE, f"ftz s16 s32 s64 {_REAL}", "|a|",
     by={**_SM80_BF16, "f16": Requirement(53, (6, 5)), "f16x2": Requirement(53, (6, 5))},
 )  # fmt: skip
-MIN = _row(
+MIN: Final = _row(
     "min", "T = T T", PURE, f"ftz NaN {_INT} {_REAL}", "the smaller; of a NaN and a number the number",
     by={**_SM80_BF16, "f16": _SM80, "f16x2": _SM80, "NaN": _SM80}, commutative=True,
 )  # fmt: skip
-MAX = _row(
+MAX: Final = _row(
     "max", "T = T T", PURE, f"ftz NaN {_INT} {_REAL}", "the larger; of a NaN and a number the number",
     by={**_SM80_BF16, "f16": _SM80, "f16x2": _SM80, "NaN": _SM80}, commutative=True,
 )  # fmt: skip
-SQRT = _row("sqrt", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "the square root")
-RSQRT = _row("rsqrt", "T = T", PURE, "approx ftz f32 f64", "1 / sqrt(a)")
-RCP = _row("rcp", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "1 / a")
-EX2 = _row("ex2", "T = T", PURE, "approx ftz f32 f16", "2 ** a", by={"f16": Requirement(75, (7, 0))})
-LG2 = _row("lg2", "T = T", PURE, "approx ftz f32", "log2(a)")
-SIN = _row("sin", "T = T", PURE, "approx ftz f32", "sin(a), coarse outside [-pi, pi]")
-COS = _row("cos", "T = T", PURE, "approx ftz f32", "cos(a), coarse outside [-pi, pi]")
-TANH = _row("tanh", "T = T", PURE, "approx f32 f16", "tanh(a)", needs=Requirement(75, (7, 0)))
-COPYSIGN = _row("copysign", "T = T T", PURE, "f32 f64", "the magnitude of b with the sign of a")
+SQRT: Final = _row("sqrt", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "the square root")
+RSQRT: Final = _row("rsqrt", "T = T", PURE, "approx ftz f32 f64", "1 / sqrt(a)")
+RCP: Final = _row("rcp", "T = T", PURE, f"{_ROUND} approx ftz f32 f64", "1 / a")
+EX2: Final = _row("ex2", "T = T", PURE, "approx ftz f32 f16", "2 ** a", by={"f16": Requirement(75, (7, 0))})
+LG2: Final = _row("lg2", "T = T", PURE, "approx ftz f32", "log2(a)")
+SIN: Final = _row("sin", "T = T", PURE, "approx ftz f32", "sin(a), coarse outside [-pi, pi]")
+COS: Final = _row("cos", "T = T", PURE, "approx ftz f32", "cos(a), coarse outside [-pi, pi]")
+TANH: Final = _row("tanh", "T = T", PURE, "approx f32 f16", "tanh(a)", needs=Requirement(75, (7, 0)))
+COPYSIGN: Final = _row("copysign", "T = T T", PURE, "f32 f64", "the magnitude of b with the sign of a")
 
 # Bits
-AND = _row("and", "T = T T", PURE, f"pred {_BITS}", "bitwise and", commutative=True)
-OR = _row("or", "T = T T", PURE, f"pred {_BITS}", "bitwise or", commutative=True)
-XOR = _row("xor", "T = T T", PURE, f"pred {_BITS}", "bitwise exclusive or", commutative=True)
-NOT = _row("not", "T = T", PURE, f"pred {_BITS}", "bitwise complement")
-SHL = _row("shl", "T = T R", PURE, _BITS, "a << b; 0 for b of the width or more")
-SHR = _row("shr", "T = T R", PURE, f"{_BITS} {_INT}", "a >> b, signed types keep the sign")
-SHF = _row("shf", "R = R R R", PURE, "l r wrap clamp b32", "a funnel shift of the pair (b, a) by c")
-BFE = _row("bfe", "T = T R R", PURE, "s32 u32 s64 u64", "the field of c bits of a from bit b on")
-BFI = _row("bfi", "T = T T R R", PURE, "b32 b64", "b with its field of d bits from bit c on replaced by a's low bits")
-LOP3 = _row("lop3", "R = R R R I", PURE, "b32", "any bitwise function of three, by its truth table")
-PRMT = _row("prmt", "R = R R R", PURE, "b32", "four bytes picked out of the eight of (b, a) by c's nibbles")
-POPC = _row("popc", "R = T", PURE, "b32 b64", "the number of set bits")
-CLZ = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
+AND: Final = _row("and", "T = T T", PURE, f"pred {_BITS}", "bitwise and", commutative=True)
+OR: Final = _row("or", "T = T T", PURE, f"pred {_BITS}", "bitwise or", commutative=True)
+XOR: Final = _row("xor", "T = T T", PURE, f"pred {_BITS}", "bitwise exclusive or", commutative=True)
+NOT: Final = _row("not", "T = T", PURE, f"pred {_BITS}", "bitwise complement")
+SHL: Final = _row("shl", "T = T R", PURE, _BITS, "a << b; 0 for b of the width or more")
+SHR: Final = _row("shr", "T = T R", PURE, f"{_BITS} {_INT}", "a >> b, signed types keep the sign")
+SHF: Final = _row("shf", "R = R R R", PURE, "l r wrap clamp b32", "a funnel shift of the pair (b, a) by c")
+BFE: Final = _row("bfe", "T = T R R", PURE, "s32 u32 s64 u64", "the field of c bits of a from bit b on")
+BFI: Final = _row(
+    "bfi", "T = T T R R", PURE, "b32 b64", "b with its field of d bits from bit c on replaced by a's low bits"
+)
+LOP3: Final = _row("lop3", "R = R R R I", PURE, "b32", "any bitwise function of three, by its truth table")
+PRMT: Final = _row("prmt", "R = R R R", PURE, "b32", "four bytes picked out of the eight of (b, a) by c's nibbles")
+POPC: Final = _row("popc", "R = T", PURE, "b32 b64", "the number of set bits")
+CLZ: Final = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
 
 # Comparing and selecting
-SETP = _row(
+SETP: Final = _row(
     "setp", "P = T T", PURE,
     f"eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan ftz {_BITS} {_INT} f32 f64 f16 bf16",
     "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by={"bf16": _SM90_BF16["bf16"]},
 )  # fmt: skip
-SELP = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
-TESTP = _row("testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class")
+SELP: Final = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
+TESTP: Final = _row(
+    "testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class"
+)
 
 # Memory
-LD = _row(
+LD: Final = _row(
     "ld", "L = M", READ, f"param global shared const local nc v2 v4 u8 s8 b8 {_INT} {_BITS} f32 f64",
     "load; nc reads through the non-coherent path what the kernel never writes",
 )  # fmt: skip
-ST = _row("st", "= M L", WRITE, f"global shared local v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
-ATOM = _row(
+ST: Final = _row("st", "= M L", WRITE, f"global shared local v2 v4 u8 b8 {_INT} {_BITS} f32 f64", "store")
+ATOM: Final = _row(
     "atom", "T = M T T?", WRITE,
     f"global shared relaxed gpu add min max and or xor exch cas noftz {_BITS} "
     "s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
     "read, combine with b, write back, as one; the result is what was there",
     by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
 )  # fmt: skip
-RED = _row(
+RED: Final = _row(
     "red", "= M T", WRITE,
     "global shared relaxed gpu add min max and or xor noftz b32 b64 s32 u32 s64 u64 f32 f64 f16 f16x2 bf16 bf16x2",
     "the same without a result",
     by={**_SM90_BF16, "f16": Requirement(70, (6, 3)), "f16x2": Requirement(60, (6, 2))},
 )  # fmt: skip
-CP_ASYNC = _row(
+CP_ASYNC: Final = _row(
     "cp.async", "= M M I R?", WRITE, "ca cg shared global",
     "copies c bytes from global to shared memory some time before its group is waited for; of those, the bytes "
     "past the first d are zeros", needs=_SM80,
 )  # fmt: skip
-CP_ASYNC_COMMIT = _row(
+CP_ASYNC_COMMIT: Final = _row(
     "cp.async.commit_group", "=", WRITE, "", "this thread's copies so far are one group", needs=_SM80
 )
-CP_ASYNC_WAIT = _row("cp.async.wait_group", "= I", SYNC, "", "waits until at most a groups are pending", needs=_SM80)
+CP_ASYNC_WAIT: Final = _row(
+    "cp.async.wait_group", "= I", SYNC, "", "waits until at most a groups are pending", needs=_SM80
+)
 
 # Threads together
-BAR = _row("bar", "= I I?", SYNC, "sync", "waits for all threads of the CTA, or for b threads at barrier a")
-BAR_WARP = _row("bar.warp.sync", "= R", SYNC, "", "waits for the warp's lanes in the mask a")
-ACTIVEMASK = _row(
+BAR: Final = _row("bar", "= I I?", SYNC, "sync", "waits for all threads of the CTA, or for b threads at barrier a")
+BAR_WARP: Final = _row("bar.warp.sync", "= R", SYNC, "", "waits for the warp's lanes in the mask a")
+ACTIVEMASK: Final = _row(
     "activemask", "T =", JOINT, "b32", "the lanes that execute this together", needs=Requirement(0, (6, 2))
 )
-SHFL = _row("shfl", "T P? = T R R R", JOINT, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d")
-GRID_WAIT = _row(
+SHFL: Final = _row(
+    "shfl", "T P? = T R R R", JOINT, "sync bfly up down idx b32", "another lane's a: lane b, clamp c, mask d"
+)
+GRID_WAIT: Final = _row(
     "griddepcontrol", "=", SYNC, "wait", "waits until the grids that this one depends on have finished",
     needs=Requirement(90, (7, 8)),
 )  # fmt: skip
 
 # Tensor cores
-LDMATRIX = _row(
+LDMATRIX: Final = _row(
     "ldmatrix", "G = M", JOINT, "sync aligned m8n8 x1 x2 x4 trans shared b16",
     "matrices of 8 x 8 halves from shared memory, a row of one from each lane's address, spread over the warp",
     needs=Requirement(75, (6, 5)),
 )  # fmt: skip
-MMA = _row(
+MMA: Final = _row(
     "mma", "=", JOINT,
     " ".join({mod: None for form in MMA_FORMS for mod in form}),
     "a * b + c of matrices that the warp holds", needs=Requirement(70, (6, 4)),
@@ -305,29 +315,29 @@ MMA = _row(
 
 # Bulk copies and the barriers that count them (PTX ISA, "mbarrier", "cp.async.bulk.tensor", "membar / fence")
 _SM90 = Requirement(90, (8, 0))
-MBARRIER_INIT = _row(
+MBARRIER_INIT: Final = _row(
     "mbarrier.init", "= M R", WRITE, "shared b64", "the barrier at a waits for b arrivals in each phase", needs=_SM80
 )
-MBARRIER_ARRIVE = _row(
+MBARRIER_ARRIVE: Final = _row(
     "mbarrier.arrive", "T = M", WRITE, "shared b64",
     "arrives at the barrier, after this thread's accesses so far; the result is its state before", needs=_SM80,
 )  # fmt: skip
-MBARRIER_EXPECT = _row(
+MBARRIER_EXPECT: Final = _row(
     "mbarrier.arrive.expect_tx", "T = M R", WRITE, "shared b64",
     "the same, and the phase also waits for b more bytes of bulk copies", needs=_SM90,
 )  # fmt: skip
-MBARRIER_TRY_WAIT = _row(
+MBARRIER_TRY_WAIT: Final = _row(
     "mbarrier.try_wait", "P = M R", SYNC, "parity shared b64",
     "whether the phase of parity b has ended, waiting a while for it; what came before its end is visible then",
     needs=Requirement(90, (7, 8)),
 )  # fmt: skip
-BULK_TENSOR = _row(
+BULK_TENSOR: Final = _row(
     "cp.async.bulk.tensor", "= M Q N M", WRITE,
     "1d 2d 3d 4d 5d shared::cta global mbarrier::complete_tx::bytes",
     "copies the box at the coordinates (innermost first) of a tensor, which the tensor map b describes, to shared "
     "memory; the barrier's phase counts the bytes as they arrive", needs=Requirement(90, (8, 6)),
 )  # fmt: skip
-FENCE_ASYNC = _row(
+FENCE_ASYNC: Final = _row(
     "fence.proxy.async", "=", SYNC, "shared::cta",
     "orders ordinary accesses of shared memory and those of bulk copies and wgmma", needs=_SM90,
 )  # fmt: skip
@@ -335,31 +345,31 @@ FENCE_ASYNC = _row(
 # Tensor cores of a warpgroup, four warps that start at a multiple of four (PTX ISA, "Asynchronous warpgroup level
 # matrix instructions"). What is issued runs on: ptxc.ir.flight
 _SM90A = Requirement(0, (8, 0), ("sm_90a",))
-WGMMA_FENCE = _row(
+WGMMA_FENCE: Final = _row(
     "wgmma.fence", "X* = X*", SYNC, "sync aligned",
     "what happened to the registers so far comes before wgmma.mma_async", needs=_SM90A, tied=True,
 )  # fmt: skip
-WGMMA = _row(
+WGMMA: Final = _row(
     "wgmma.mma_async", "=", SYNC, " ".join({mod: None for form in WGMMA_FORMS for mod in form}),
     "d += a * b, or d = a * b where scale-d is false, of matrices in shared memory that descriptors name", needs=_SM90A,
     groups=wgmma_groups, forms=WGMMA_FORMS, tied=True,
 )  # fmt: skip
-WGMMA_RS = _row(
+WGMMA_RS: Final = _row(
     "wgmma.mma_async.rs", "=", SYNC, " ".join({mod: None for form in WGMMA_FORMS for mod in form}),
     "the same with a in registers, which are tied too (PTX: wgmma.mma_async)", needs=_SM90A,
     groups=wgmma_rs_groups, forms=WGMMA_FORMS, tied=True,
 )  # fmt: skip
 #: Products of matrices on tensor cores.
 PRODUCTS = frozenset((MMA, WGMMA, WGMMA_RS))
-WGMMA_COMMIT = _row(
+WGMMA_COMMIT: Final = _row(
     "wgmma.commit_group", "=", SYNC, "sync aligned", "the warp's wgmma.mma_async so far are one group", needs=_SM90A
 )
-WGMMA_WAIT = _row(
+WGMMA_WAIT: Final = _row(
     "wgmma.wait_group", "X* = X* I", SYNC, "sync aligned",
     "waits until at most so many groups are pending, and gives back the registers of the others", needs=_SM90A,
     tied=True,
 )  # fmt: skip
-SETMAXNREG = _row(
+SETMAXNREG: Final = _row(
     "setmaxnreg", "= I", SYNC, "inc dec sync aligned u32", "the warp's threads have a registers from here on",
     needs=Requirement(
         0, (8, 0), ("sm_90a", "sm_100a", "sm_110a", "sm_120a", "sm_100f", "sm_110f", "sm_120f")
@@ -367,19 +377,19 @@ SETMAXNREG = _row(
 )  # fmt: skip
 
 # Control
-BRA = _row(
+BRA: Final = _row(
     "bra", "= P?", END, "uni", "to the target; with a predicate to the first target where it holds, else the second"
 )
-RET = _row("ret", "=", END, "", "the thread ends")
+RET: Final = _row("ret", "=", END, "", "the thread ends")
 
 # What a pass expands (docs/pipeline.md)
-TILE_COORDS = _row(
+TILE_COORDS: Final = _row(
     "tile.coords", "R* P = R*", PURE, "cells= aux= group= grouped= other=",
     "this thread's cell of the tile, outermost coordinate first, and whether the cell lies inside; operands are the "
     "axes' extents. cells: the cells of a CTA, aux: its threads beyond them, group: tiles of the axis at position "
     "`grouped` that are visited before the axis at position `other` advances",
 )  # fmt: skip
-TILE_GUARD = _row(
+TILE_GUARD: Final = _row(
     "tile.guard", "= P", WRITE, "cta warpgroup warp lane",
     "threads for which a is false have no effect from here on; the modifier says in which group a is the same",
 )  # fmt: skip

@@ -7,6 +7,8 @@ as in PTX (``add.s32`` and ``add.u32`` both take ``.b32`` registers). Integers n
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class Type:
     """One register bank. Compared and hashed by identity: the module's constants are the only instances."""
@@ -24,12 +26,12 @@ class Type:
         return self.name
 
 
-PRED = Type("pred", 1, "p")
-B16 = Type("b16", 16, "rs")
-B32 = Type("b32", 32, "r")
-B64 = Type("b64", 64, "rd")
-F32 = Type("f32", 32, "f", is_float=True)
-F64 = Type("f64", 64, "fd", is_float=True)
+PRED: Final = Type("pred", 1, "p")
+B16: Final = Type("b16", 16, "rs")
+B32: Final = Type("b32", 32, "r")
+B64: Final = Type("b64", 64, "rd")
+F32: Final = Type("f32", 32, "f", is_float=True)
+F64: Final = Type("f64", 64, "fd", is_float=True)
 
 #: Every bank, in the order in which PTX text declares them.
 BANKS: tuple[Type, ...] = (PRED, B16, B32, B64, F32, F64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ptxc.ir.types import F32, F64, PRED, Type
 
@@ -106,5 +106,5 @@ def bfloat_bits(value: float) -> int:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF
 
 
-TRUE = integer(PRED, -1)
-FALSE = integer(PRED, 0)
+TRUE: Final = integer(PRED, -1)
+FALSE: Final = integer(PRED, 0)

@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from ptxc import is_compiled
+import ptxc
 from ptxc.errors import ToolchainError
 from ptxc.store import Store, open_store
 from ptxc.toolchain import find_tool
 
 #: Of tests that read docstrings.
-docstrings = pytest.mark.skipif(is_compiled(), reason="mypyc keeps no docstrings")
+docstrings = pytest.mark.skipif(ptxc.is_compiled(), reason="mypyc keeps no docstrings")
+
+#: Of tests that put another function in the place of one that compiled modules call.
+patches = pytest.mark.skipif(ptxc.is_compiled(), reason="compiled code calls functions directly, not by their names")
 
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+#: Where ptxc is imported from: not the repository where the compiled build is tested.
+PACKAGES = Path(ptxc.__file__).resolve().parent.parent
 
 #: The folder of kernels and references that lies beside the repository on some machines.
 SHARED = Path(os.environ.get("PTXC_SHARED", ROOT.parent / "shared"))
@@ -33,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Every test compiles anew: two compilations that should give the same, or a fault that is made on purpose, would
     # say nothing otherwise. Those in tests/store have a store of their own.
     os.environ.update(PTXC_CACHE_SIZE="0", PTXC_CACHE_DIR=os.devnull)
+    # Processes that tests start have the ptxc under test, too: `python -P` keeps those from the sources in the folder
+    # where they start.
+    more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(PACKAGES))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGES), *more])
     if config.getoption("update") and os.environ.get("CI") == "true":
         raise pytest.UsageError("--update rewrites the golden files, which CI must not do")
 

@@ -140,3 +140,11 @@ def test_every_error_of_the_frontend_says_what_to_do(path: str) -> None:
     raised = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ERRORS]
     bare = [call.lineno for call in raised if all(keyword.arg != "hint" for keyword in call.keywords)]
     assert not bare, "no hint in these lines"
+
+
+@pytest.mark.parametrize("path", sorted(sources("ptxc/codegen", "ptxc/frontend", "ir", "passes")))
+def test_no_pattern_names_one_of_several(path: str) -> None:
+    """mypyc (2.4) forgets the name in ``str() | None as start`` where it is not the first pattern that matches."""
+    patterns = [node for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.MatchAs)]
+    named = [pattern.lineno for pattern in patterns if isinstance(pattern.pattern, ast.MatchOr)]
+    assert not named, "take a guard in these lines: case start if start is None or isinstance(start, str)"

@@ -5,6 +5,8 @@ Sources: ``emmy.compiler.dtype`` (the names), ``dtype`` and ``render_target`` of
 
 from __future__ import annotations
 
+from typing import Final
+
 from ptxc.errors import UnsupportedError
 from ptxc.ir.types import B16, B32, B64, F32, F64, PRED, Type
 
@@ -46,19 +48,19 @@ def _integer(name: str, bits: int, signed: bool) -> ElementType:
     return ElementType(name, B64 if bits == 64 else B32, f"{name.replace('i', 's')}", bits // 8, lo, lo + 2**bits - 1)
 
 
-F32_T = ElementType("f32", F32, "f32", 4)
-F16_T = ElementType("f16", B16, "b16", 2)
-BF16_T = ElementType("bf16", B16, "b16", 2)
-F64_T = ElementType("f64", F64, "f64", 8)
+F32_T: Final = ElementType("f32", F32, "f32", 4)
+F16_T: Final = ElementType("f16", B16, "b16", 2)
+BF16_T: Final = ElementType("bf16", B16, "b16", 2)
+F64_T: Final = ElementType("f64", F64, "f64", 8)
 #: fp8: the bits, in the low byte of a register. Nothing computes in it; it is converted from and to.
-E4M3_T = ElementType("f8e4m3", B32, "u8", 1)
-E5M2_T = ElementType("f8e5m2", B32, "u8", 1)
+E4M3_T: Final = ElementType("f8e4m3", B32, "u8", 1)
+E5M2_T: Final = ElementType("f8e5m2", B32, "u8", 1)
 #: Two e2m1 codes, the first in the low half. Emmy's CUDA spells it ``unsigned char``, and C computes with it as that.
-E2M1X2_T = ElementType("f4e2m1x2", B32, "u8", 1, 0, 255)
-F16X2_T = ElementType("f16x2", B32, "b32", 4)
-BOOL_T = ElementType("bool", PRED, "u8", 1)
-I32_T = _integer("i32", 32, True)
-I64_T = _integer("i64", 64, True)
+E2M1X2_T: Final = ElementType("f4e2m1x2", B32, "u8", 1, 0, 255)
+F16X2_T: Final = ElementType("f16x2", B32, "b32", 4)
+BOOL_T: Final = ElementType("bool", PRED, "u8", 1)
+I32_T: Final = _integer("i32", 32, True)
+I64_T: Final = _integer("i64", 64, True)
 
 _TYPES: dict[str, ElementType] = {
     t.name: t

@@ -114,7 +114,7 @@ class Memory:
         known = self._known_strides.get(shape)
         if known is None:
             strides: list[int] | None = [1]
-            for size in reversed(shape[1:]):
+            for size in shape[:0:-1]:
                 strides = [size * strides[0], *strides] if strides is not None and isinstance(size, int) else None
             wide = name not in self.signature.shared and _elements(shape) > INT_MAX
             known = self._known_strides[shape] = (None if strides is None else tuple(strides), wide)
@@ -124,7 +124,7 @@ class Memory:
         """The offset in a buffer whose strides depend on runtime integers."""
         e = self.expressions
         total, stride = constant(0), constant(1)
-        for size, entry in zip(reversed(shape), reversed(entries), strict=True):
+        for size, entry in zip(shape[::-1], reversed(entries), strict=True):
             total = e.registers.add(total, e.multiply(entry.as_wide(wide or entry.wide), stride))
             extent = constant(size) if isinstance(size, int) else e.integer(size.expr)
             # A stride is an int for C however large the literals in it.

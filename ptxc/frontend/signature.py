@@ -40,6 +40,9 @@ DEFAULT_THREADS = 256
 STATIC_SHARED_LIMIT = 48 * 1024
 MAX_THREADS = 1024
 MAX_CTAS = 2**31 - 1
+#: Bodies that may be open at once where statements are in each other: the lowering calls itself for each, and in the
+#: compiled build nothing but the end of the stack would stop it.
+_MOST_PENDING = 3000
 #: What PTX takes for a name, and C too.
 _NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]\w*|_\w+)", re.ASCII).fullmatch
 
@@ -346,6 +349,8 @@ class _Body:
                 bodies = stmt.nested()
                 if bodies:
                     pending += [iter(body) for body in reversed(bodies)]
+                    if len(pending) > _MOST_PENDING:
+                        raise InputError("the kernel nests too deeply", hint="split its expressions or its loops")
                     break
             else:
                 pending.pop()

@@ -64,8 +64,9 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
     dims = _dimensions(buffer, box)
     if 0 in dims:
         raise InputError(f"{buffer.name!r} has no elements", hint="a tensor map describes at least one")
-    strides, stride = [], nbytes
-    for size in reversed(dims[1:]):
+    strides: list[int | Dim] = []
+    stride: int | Dim = nbytes
+    for size in dims[:0:-1]:
         stride = _times(stride, size)
         strides.append(stride)
         if isinstance(stride, int) and stride % _UNIT:
@@ -74,7 +75,7 @@ def _tensor_map(stmt: TmaDescriptor, buffers: dict[str, Buffer]) -> TensorMap:
         name=stmt.name,
         buffer=buffer.name,
         data_type=_data_type(buffer, nbytes),
-        dims=tuple(size if isinstance(size, int) else size.expr.pretty() for size in reversed(dims)),
+        dims=tuple(size if isinstance(size, int) else size.expr.pretty() for size in dims[::-1]),
         strides=tuple(size if isinstance(size, int) else size.expr.pretty() for size in strides),
         box=box[::-1],
         element_strides=(1,) * len(box),

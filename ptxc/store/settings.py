@@ -58,8 +58,8 @@ _SLACK = 0.1
 
 @cache
 def code_version() -> str:
-    """A digest of what turns a kernel into PTX: ptxc's source files, and the versions of the packages that it builds
-    on. It is taken once a process, in some milliseconds.
+    """A digest of what turns a kernel into PTX: ptxc's source files, whether they are compiled, and the versions of the
+    packages that it builds on. It is taken once a process, in some milliseconds.
 
     Where a source has changed since the process began to load ptxc, nobody knows which code it runs: then the digest is
     one that no other process has.
@@ -70,7 +70,8 @@ def code_version() -> str:
 
 def _digest_of(root: str) -> tuple[str, float]:
     """The digest of the sources in a folder and the versions, and when a source changed last."""
-    parts: list[str | bytes] = [version.__version__, *map(metadata.version, ("emmy-ml", "networkx", "numpy"))]
+    build = "compiled" if version.is_compiled() else "pure Python"
+    parts: list[str | bytes] = [version.__version__, build, *map(metadata.version, ("emmy-ml", "networkx", "numpy"))]
     latest = 0.0
     for folder, folders, files in os.walk(root, followlinks=True):  # ptxc/ir and ptxc/passes may be links
         folders.sort()

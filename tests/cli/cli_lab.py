@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from conftest import ROOT
-
 from ptxc.cli import main
 
 DATA = Path(__file__).parent / "data"
@@ -69,12 +67,12 @@ def ptxc(*args: object, stdin: bytes = b"", cwd: Path | None = None) -> Result:
 
 def command(*args: object) -> list[str]:
     """The command line as a process of its own."""
-    return [sys.executable, "-m", "ptxc", *map(str, args)]
+    return [sys.executable, "-P", "-m", "ptxc", *map(str, args)]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment for such a process, with the ptxc under test."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    """The environment for such a process."""
+    return {**os.environ, **more}
 
 
 def process(*args: object, cwd: Path, stdin: bytes = b"", **more: str) -> subprocess.CompletedProcess[bytes]:

@@ -27,5 +27,5 @@ assert gc.isenabled()
 def test_the_first_kernels_may_be_compiled_by_many_threads_at_once() -> None:
     paths = [str(ROOT / "golden" / name / "kernel.ir.json") for name in ("row_sum_tree", "softmax_rows")]
     for _ in range(3):
-        result = subprocess.run([sys.executable, "-c", SCRIPT, *paths], capture_output=True, text=True, cwd=ROOT)
+        result = subprocess.run([sys.executable, "-P", "-c", SCRIPT, *paths], capture_output=True, text=True)
         assert result.returncode == 0, result.stderr

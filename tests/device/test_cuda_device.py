@@ -262,8 +262,8 @@ def test_the_child_ends_with_its_parent_even_while_a_kernel_hangs(fake_gpu: Path
     )
     text = fake_gpu.with_name("scale.ptx")
     text.write_text(SCALE)
-    command = [sys.executable, "-c", program, str(text), *sys.path[:2]]
-    environment = {**os.environ, "FAKE_GPU": "hang", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", program, str(text), *sys.path[:2]]
+    environment = {**os.environ, "FAKE_GPU": "hang"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

@@ -15,7 +15,7 @@ import numpy as np
 import prepare
 import pytest
 import run
-from conftest import ROOT
+from conftest import PACKAGES, ROOT
 
 SCRIPTS = ROOT / "benchmarks" / "gpu"
 #: Two kernels, one of which zeroes for the other; tensor maps.
@@ -35,7 +35,7 @@ def prepared(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _python(*args: object, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **more}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), *sys.path]), **more}
     command = [sys.executable, *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=250)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from emmy.compiler import target as emmys
 from emmy.compiler.context import Context
 from emmy.compiler.graph import Graph
@@ -75,7 +74,7 @@ def test_a_wire_form_is_read_by_a_process_that_has_imported_nothing_of_emmys(tmp
         (tmp_path / f"{name}.json").write_text(json.dumps(through(passes).to_wire()))
         program = "import sys; from ptxc.frontend.reader import read_graph; read_graph(sys.argv[1])"
         done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / f"{name}.json")], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-P", "-c", program, str(tmp_path / f"{name}.json")], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
 

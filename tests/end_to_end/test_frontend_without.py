@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from conftest import patches
 from frontend_without import WITHOUT
 from test_golden_values import GOLDENS, check, compiled
+
+pytestmark = patches
 
 #: A golden for each that it changes, and others.
 CHANGES = {

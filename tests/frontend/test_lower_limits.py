@@ -170,6 +170,16 @@ def test_branches_of_300_levels() -> None:
     assert np.isnan(got[14:]).all()
 
 
+def test_loops_of_6000_levels_are_refused() -> None:
+    body: Iterable[Any] = (Accum("s", "a"),)
+    for level in range(6000):
+        body = (Loop(axis(f"k{level}", 2), body, seed=False),)
+    with room():
+        graph = kernel_graph(tile({"i": 64}, [LOAD, SEEDED, *body, Write("y", (AT,), "s")]), {"x": (64,)}, {"y": (64,)})
+    error = refused(lambda: graph)
+    assert "the kernel nests too deeply" in str(error)
+
+
 def test_20_000_statements() -> None:
     stmts = [Assign(f"v{at + 1}", "add", (f"v{at}", "a")) for at in range(20_000)]
     body = tile({"i": 64}, [LOAD, Load("v0", "x", (AT,)), *stmts, Write("y", (AT,), "v20000")])

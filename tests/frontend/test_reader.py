@@ -115,7 +115,7 @@ def test_kernels_come_in_node_order_with_their_tensors() -> None:
 
 def test_importing_the_reader_imports_neither_emmy_nor_numpy() -> None:
     code = "import sys, ptxc.frontend.reader; sys.exit(any(m in sys.modules for m in ('emmy', 'numpy')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
 def test_paths_files_and_standard_input_plain_and_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

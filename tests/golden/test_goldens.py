@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SHARED
+from conftest import PACKAGES, ROOT, SHARED
 
 import ptxc
 from ptxc.ir.kernel import Kernel
@@ -79,7 +79,7 @@ def test_goldens_do_not_depend_on_hashes() -> None:
     digests = [
         subprocess.run(
             [sys.executable, Path(__file__)],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{PACKAGES}:{ROOT / 'tests'}"},
             check=True,
             capture_output=True,
             text=True,

@@ -222,7 +222,7 @@ def test_names_from_entries_do_not_move_the_cursor(run: Command, kept: Store) ->
 def test_a_killed_command_leaves_a_whole_store(run: Command, kept: Store) -> None:
     script = "import sys, ptxc\nwhile True: ptxc.compile(sys.argv[1], target=f'sm_{sys.argv[2]}')"
     for target in ("80", "90"):
-        process = subprocess.Popen([sys.executable, "-c", script, str(ROW_SUM), target])
+        process = subprocess.Popen([sys.executable, "-P", "-c", script, str(ROW_SUM), target])
         while f"sm_{target}" not in [value.facts.get("target") for value in map(kept.read, kept.entries()) if value]:
             time.sleep(0.01)
         process.kill()

@@ -74,7 +74,7 @@ class Tile:
             self.present = e.compare(">", left, constant(0))
         self.k_left = self._left(stmt.k_zero) if stmt.k_zero is not None and not stmt.staged else None
 
-    def _left(self, guard: tuple[object, object]) -> Linear:
+    def _left(self, guard: Any) -> Linear:
         """How many elements from the tile's first on lie inside."""
         base, bound = edge(self.k, guard)
         return self.k.expressions.registers.add(bound, base, -1)
