@@ -111,7 +111,7 @@ class _Leaver:
         self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
         if self.tied:
             self.chain()
-        found = self.ranges
+        found, leader = self.ranges, self.leader
         exposed: list[tuple[Value, Block]] = []
         end: dict[Block, int] = {}
         position = 0
@@ -119,9 +119,16 @@ class _Leaver:
             first = self.first[block] = position
             for param in block.params:
                 found[param][block] = (position, position)
+            #: Where the classes that :meth:`chain` made of the block's values are written last.
+            chained: dict[Value, int] = {}
             for instr in block.instrs:
                 position += 2
                 read = reads(instr)
+                if instr.op.tied and not leader.keys().isdisjoint(instr.results):
+                    chained.update(dict.fromkeys([leader[each] for each in instr.results if each in leader], position))
+                    # What is read for a chained result is of its class.
+                    loose = [each for each, result in zip(read, instr.results) if result not in leader]
+                    read = [*loose, *read[len(instr.results) :]]
                 if not wanted.isdisjoint(read):
                     for value in read:
                         if type(value) is Value and value in found:
@@ -137,11 +144,11 @@ class _Leaver:
                     defined = position if instr.guard is None else position - 1
                     for result in instr.results:
                         # A result that nobody reads still needs its register where it is written.
-                        if result in self.leader:
-                            ranges = found[result]
-                            ranges[block] = (ranges[block][0] if block in ranges else first, defined + 1)
-                        elif result in wanted:
+                        if result in wanted and result not in leader:
                             found[result][block] = (defined, defined + instr.op.tied)
+            for value, written in chained.items():
+                begin, stop = found[value][block]
+                found[value][block] = (begin, max(stop, written + 1))
             position += 2
             end[block] = position
         for value, block in exposed:
