@@ -251,7 +251,7 @@ def _whole(
         if wide is None:
             return None
         narrow = s.kernel.value(B32, "t")
-        kept.append(Instr(opcodes.CVT, _LOW_HALF, (narrow,), (wide,), loc=kept[-1].loc))
+        kept.append(Instr(opcodes.CVT, _LOW_HALF, (narrow,), (wide,), loc=other.loc))
         return narrow
     if instr.op is not opcodes.AND or other.op is not opcodes.SHR:
         return None

@@ -74,8 +74,8 @@ def test_loops_to_an_expression_of_sizes() -> None:
 @pytest.mark.parametrize(
     ("trips", "cost", "hinted", "factor"),
     [
-        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (9, 4, False, 1), (12, 4, False, 4), (16, 4, True, 16),
-        (64, 2, False, 16), (10, 4, False, 2), (16, 36, False, 4), (32, 4, True, 32), (33, 4, True, 1),
+        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (33, 4, False, 1), (36, 4, False, 4), (16, 4, True, 16),
+        (80, 2, False, 16), (34, 4, False, 2), (16, 36, False, 4), (32, 4, True, 32), (33, 4, True, 1),
         (34, 4, True, 2), (36, 4, True, 4), (64, 256, True, 4), (64, 257, True, 1), (64, 257, False, 1),
     ],
 )  # fmt: skip
@@ -85,7 +85,7 @@ def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, facto
 
 @pytest.mark.parametrize(
     ("trips", "cost", "scalar", "products"),
-    [(64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4), (64, 17, 4, 4), (64, 37, 4, 1), (64, 64, 4, 1),
+    [(9, 4, 9, 1), (32, 4, 32, 8), (64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4), (64, 17, 4, 4), (64, 37, 4, 1), (64, 64, 4, 1),
      (64, 65, 2, 1), (64, 128, 2, 1), (64, 129, 1, 1)],
 )  # fmt: skip
 def test_products_on_tensor_cores_are_unrolled_less(trips: int, cost: int, scalar: int, products: int) -> None:
@@ -101,15 +101,16 @@ def outer_loops(*body: Any, trips: int = 41) -> tuple[int, int]:
 
 def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
     inner = Loop(axis("j", 8), (Assign("t", "add", ("v", "v")),), unroll=True)
-    assert outer_loops(trips=48) == (16, 1)
-    assert outer_loops(inner, trips=48) == (8, 1)
-    assert outer_loops(*[inner] * 4, trips=48) == (4, 1)
-    assert outer_loops(*[inner] * 8, trips=48) == (2, 1)
+    assert outer_loops(trips=80) == (16, 1)
+    assert outer_loops(inner, trips=80) == (8, 1)
+    assert outer_loops(*[inner] * 4, trips=80) == (4, 1)
+    assert outer_loops(*[inner] * 8, trips=80) == (2, 1)
 
 
 def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
-    assert outer_loops() == (1, 0)
-    assert outer_loops(trips=40) == (8, 1)
+    assert outer_loops() == (41, 0)
+    assert outer_loops(trips=81) == (1, 0)
+    assert outer_loops(trips=72) == (8, 1)
 
 
 def test_large_bodies_are_not_unrolled_by_the_assembler() -> None:
