@@ -22,10 +22,10 @@ format:  ## format the code and repair what ruff can
 	@./run ruff format
 
 compiled:  ## build a wheel in dist/ whose inner modules are C extensions; needs a C compiler and minutes
+	@rm -rf build
 	@PTXC_COMPILED=1 ./run pip wheel -q --no-deps --no-build-isolation -w dist .
 
 test-compiled: compiled  ## run the tests against that build
-	@rm -rf build/compiled
 	@./run pip install -q --no-deps --target build/compiled "$$(ls -t dist/ptxc-*-cp*.whl | head -n 1)"
 	@PYTHONPATH=$(CURDIR)/build/compiled ./run pytest -n auto
 

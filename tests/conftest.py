@@ -47,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--update rewrites the golden files, which CI must not do")
 
 
+def pytest_report_header() -> str:
+    return f"ptxc: {'compiled' if ptxc.is_compiled() else 'pure Python'}, in {PACKAGES}"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("update"):
         others = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]

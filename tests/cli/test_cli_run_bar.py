@@ -50,7 +50,7 @@ def test_a_bar_moves_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch says no more than that it runs; those after it are measured by it."""
     kernel = ROOT / "golden" / "column_sum" / "kernel.ir.json"
     monkeypatch.setattr("ptxc.sim.device.BATCH_THREADS", 64)
-    monkeypatch.setattr("ptxc.sim.scheduler.TICK", 50)
+    monkeypatch.setattr("ptxc.sim.scheduler.TICK", 15)
     (compiled,) = driver.compile(kernel)
     told: list[tuple[float, int]] = []
     steps = steps_of([compiled])
