@@ -48,9 +48,9 @@ def test_a_bar_shows_how_far_a_long_run_is(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_bar_moves_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch says no more than that it runs; those after it are measured by it."""
-    kernel = ROOT / "golden" / "column_sum" / "kernel.ir.json"
+    kernel = ROOT / "golden" / "norm_matmul" / "kernel.ir.json"
     monkeypatch.setattr("ptxc.sim.device.BATCH_THREADS", 64)
-    monkeypatch.setattr("ptxc.sim.scheduler.TICK", 15)
+    monkeypatch.setattr("ptxc.sim.scheduler.TICK", 50)
     (compiled,) = driver.compile(kernel)
     told: list[tuple[float, int]] = []
     steps = steps_of([compiled])
@@ -59,7 +59,7 @@ def test_a_bar_moves_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     execution.execute(modules, steps, arrays, {}, execution.Settings(), lambda *at: told.append(at))
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
-    assert [done for done, _ in told if done == int(done)] == [0] * (len([s for s in shares if not s])) + [1, 2, 3]
+    assert [done for done, _ in told if done == int(done)] == [0] * (len([s for s in shares if not s])) + [1, 2, 3, 4]
     assert len([done for done, _ in told if 1 < done < 2]) >= 3
     assert shares.count(0) >= 3
 

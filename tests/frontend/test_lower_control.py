@@ -85,8 +85,8 @@ def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, facto
 
 @pytest.mark.parametrize(
     ("trips", "cost", "scalar", "products"),
-    [(9, 4, 9, 1), (32, 4, 32, 8), (64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4), (64, 17, 4, 4), (64, 37, 4, 1), (64, 64, 4, 1),
-     (64, 65, 2, 1), (64, 128, 2, 1), (64, 129, 1, 1)],
+    [(9, 4, 9, 1), (32, 4, 32, 8), (64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4), (64, 17, 4, 4),
+     (64, 37, 4, 1), (64, 64, 4, 1), (64, 65, 2, 1), (64, 128, 2, 1), (64, 129, 1, 1)],
 )  # fmt: skip
 def test_products_on_tensor_cores_are_unrolled_less(trips: int, cost: int, scalar: int, products: int) -> None:
     assert (unroll_factor(trips, cost, False, False), unroll_factor(trips, cost, False, True)) == (scalar, products)
