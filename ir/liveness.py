@@ -7,12 +7,10 @@ operations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from ptxc.ir.cfg import Loop
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.types import PRED
 from ptxc.ir.values import Mem, Operand, Value
 
 
@@ -36,9 +34,9 @@ def reads(instr: Instr) -> Sequence[Operand]:
     return instr.operands
 
 
-def words(values: Iterable[Operand]) -> int:
-    """The 32-bit registers that values take; predicates have their own."""
-    return sum([max(value.type.bits // 32, 1) for value in values if type(value) is Value and value.type is not PRED])
+def words(values: Iterable[Value]) -> int:
+    """The 32-bit registers that values take."""
+    return sum([value.type.words for value in values])
 
 
 def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
@@ -47,35 +45,43 @@ def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
     A value counts from where it is defined to its last use in the order of the text, and to the end of each loop that
     uses it and does not define it: at least what :func:`liveness` would find, at a fraction of the work.
     """
-    starts: dict[Block, int] = {}
-    position = 0
-    for block in kernel.blocks:
-        starts[block] = position
-        position += len(block.instrs)
-    around: dict[Block, list[tuple[int, int]]] = {block: [] for block in kernel.blocks}
+    ending: dict[Block, list[Loop]] = {}
     for loop in loops:
-        last = loop.blocks[-1]
-        span = (starts[loop.blocks[0]], starts[last] + len(last.instrs))
-        for block in loop.blocks:
-            around[block].append(span)
-    born: dict[Operand, int] = {}
-    dies: dict[Operand, int] = {}
-    for block in kernel.blocks:
-        position, spans = starts[block], around[block]
-        born.update(dict.fromkeys(block.params, position))
+        ending.setdefault(loop.blocks[-1], []).append(loop)
+    live: set[Operand] = set()
+    now = peak = 0
+    for block in reversed(kernel.blocks):
+        for loop in ending.get(block, ()):
+            more = _entering(loop) - live
+            live |= more
+            now += words(more)
+        for instr in reversed(block.instrs):
+            for result in instr.results:
+                if result in live:
+                    live.remove(result)
+                    now -= result.type.words
+            for operand in reads(instr):
+                if type(operand) is Value and operand not in live:
+                    live.add(operand)
+                    now += operand.type.words
+            if now > peak:
+                peak = now
+        gone = live.intersection(block.params)
+        live -= gone
+        now -= sum([value.type.words for value in block.params if value in gone])
+    return peak
+
+
+def _entering(loop: Loop) -> set[Value]:
+    """The values that a loop uses and does not define."""
+    used: set[Operand] = set()
+    defined: set[Operand] = set()
+    for block in loop.blocks:
+        defined.update(block.params)
         for instr in block.instrs:
-            for value in reads(instr):
-                if type(value) is Value:
-                    since = born.get(value, 0)
-                    dies[value] = max([dies.get(value, 0), position, *[end for start, end in spans if since < start]])
-            born.update(dict.fromkeys(instr.results, position))
-            position += 1
-    change = [0] * (position + 2)
-    for value, since in born.items():
-        taken = words((value,))
-        change[since] += taken
-        change[dies.get(value, since) + 1] -= taken
-    return max(accumulate(change))
+            used.update(reads(instr))
+            defined.update(instr.results)
+    return {value for value in used - defined if type(value) is Value}
 
 
 class Liveness(NamedTuple):

@@ -13,11 +13,13 @@ from typing import Final
 class Type:
     """One register bank. Compared and hashed by identity: the module's constants are the only instances."""
 
-    __slots__ = ("bits", "is_float", "name", "prefix")
+    __slots__ = ("bits", "is_float", "name", "prefix", "words")
 
     def __init__(self, name: str, bits: int, prefix: str, is_float: bool = False) -> None:
         self.name = name
         self.bits = bits
+        #: The 32-bit registers that a value takes. Predicates have their own.
+        self.words = 0 if bits == 1 else max(bits // 32, 1)
         #: How PTX text names the bank's registers: ``%r0``, ``%fd0``, …
         self.prefix = prefix
         self.is_float = is_float

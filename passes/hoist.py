@@ -20,6 +20,8 @@ the spills or the CTA on the multiprocessor that it would displace.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 
 from ptxc.ir import cfg
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -37,12 +39,12 @@ def run(kernel: Kernel) -> None:
     if not loops:
         return
     before = cfg.predecessors(kernel)
-    users = _users(kernel) if crowding(kernel, loops) >= _SCARCE else None
+    thrifty = cache(lambda: _users(kernel) if crowding(kernel, loops) >= _SCARCE else None)
     for loop in loops:
         members = set(loop.blocks)
         entries = {block: None for block in before[loop.header] if block not in members}
         if len(entries) == 1:
-            _hoist(loop, users, *entries)
+            _hoist(loop, thrifty, *entries)
 
 
 def _users(kernel: Kernel) -> Counter[Value]:
@@ -50,8 +52,11 @@ def _users(kernel: Kernel) -> Counter[Value]:
     return Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
 
 
-def _hoist(loop: cfg.Loop, users: Counter[Value] | None, entry: Block) -> None:
-    """Move to the end of ``entry`` what does not change in the loop; with ``users``, only what frees its registers."""
+def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: Block) -> None:
+    """Move to the end of ``entry`` what does not change in the loop.
+
+    ``thrifty`` gives the uses of values where only what frees registers shall move; it is asked where something does.
+    """
     inside: set[Operand] = set()
     for block in loop.blocks:
         inside.update(block.params)
@@ -66,7 +71,7 @@ def _hoist(loop: cfg.Loop, users: Counter[Value] | None, entry: Block) -> None:
                 instr.op.effect == "PURE"
                 and instr.guard is None
                 and inside.isdisjoint(instr.operands)
-                and (users is None or _frees_registers(instr, users))
+                and ((users := thrifty()) is None or _frees_registers(instr, users))
             ):
                 hoisted.append(instr)
                 inside.difference_update(instr.results)

@@ -38,7 +38,7 @@ def run(kernel: Kernel) -> None:
     kernel.registers = {bank: (found.counts[bank], found.peaks[bank]) for bank in BANKS if found.counts[bank]}
     if not kernel.ctas and not kernel.shared:
         target = parse_target(kernel.target)
-        words = sum(peak * max(bank.bits // 32, 1) for bank, peak in found.peaks.items() if bank is not PRED)
+        words = sum(peak * bank.words for bank, peak in found.peaks.items())
         if words in _TIGHT and target.full_registers(kernel.threads) == 32:
             kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
 

@@ -8,7 +8,6 @@ from random_programs import random_program
 from ptxc.ir import cfg
 from ptxc.ir.liveness import crowding
 from ptxc.ir.text import format_kernel, parse_kernel
-from ptxc.ir.types import PRED
 from ptxc.ir.verify import check
 from ptxc.passes import hoist, leave_ssa, registers
 
@@ -76,14 +75,13 @@ def moved(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_estimate_is_no_less_than_the_peak(seed: int) -> None:
+def test_the_estimate_is_near_the_peak(seed: int) -> None:
     kernel = random_program(seed)
     text = format_kernel(kernel)
     estimate = crowding(kernel, cfg.loops(kernel))
     assert format_kernel(kernel) == text, "estimating changes nothing"
     leave_ssa.run(kernel)
     peaks = registers.count(kernel).peaks
-    # Values that a copy separates share no register, so leaving SSA form may add one of a kind.
-    exact = sum(peak * max(bank.bits // 32, 1) for bank, peak in peaks.items() if bank is not PRED)
-    assert estimate >= exact - 4
-    assert estimate <= 3 * exact + 8
+    # Leaving SSA form adds copies, and the text's order is not the flow's: near is all that can be said.
+    exact = sum(peak * bank.words for bank, peak in peaks.items())
+    assert exact / 2 <= estimate <= 2 * exact
