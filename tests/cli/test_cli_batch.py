@@ -100,7 +100,8 @@ def test_an_interrupted_batch_goes_on(number: signal.Signals, tmp_path: Path) ->
             time.sleep(0.05)
         running.send_signal(number)
         said = running.stderr.read().decode()
-    assert running.returncode == 128 + number
+    # Python kills itself if Ctrl-C met what `exec` runs, which imports do (dataclasses); a shell sees no difference.
+    assert running.returncode in (128 + number, -number)
     assert ("the same command goes on from there" in said) == (number == signal.SIGINT)
     assert "Traceback" not in said
     done = process("batch", "-", "--out", "out", "--jobs", "1", cwd=tmp_path, stdin=line)
