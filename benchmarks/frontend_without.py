@@ -137,6 +137,7 @@ WITHOUT: dict[str, Without] = {
         "only loops from a constant to a constant have a known number of iterations",
         ((control, "_trips", _literal_trips),),
     ),
+    "counted units": Without("a loop's counter is its index", ((control, "_unit", lambda start, end, stride: 1),)),
     "small bodies": Without(
         "what is not unrolled completely is so four times at most",
         ((control, "_SMALL_BODIES", 0), (control, "_SMALL_PRODUCTS", 0)),

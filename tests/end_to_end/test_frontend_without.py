@@ -14,6 +14,7 @@ CHANGES = {
     "unrolling": "softmax_fast",
     "limits of unrolling": "softmax_fast",
     "starts within a step": "big_sum_split",
+    "counted units": "matmul_pipeline_raster",
     "small bodies": "big_sum_serial",
     "large bodies": "matmul_dynamic_raster",
     "nounroll": "attention_row",
