@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
 from ptxc.ir.liveness import Liveness, liveness
-from ptxc.ir.types import BANKS, PRED, Type
+from ptxc.ir.types import BANKS, Type
 from ptxc.ir.values import Value
 from ptxc.target import parse_target
 

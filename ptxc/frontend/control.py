@@ -307,6 +307,9 @@ _LARGE_BODIES = 256
 _SMALL_BODIES = 128
 _SMALL_PRODUCTS = 32
 
+#: So many iterations are not all written out without a hint, be they small: as many loads would be under way.
+_MANY = 32
+
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
@@ -336,7 +339,7 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     if trips == 0:
         return 1
     together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
-    if trips * cost <= (_SMALL_BODIES if hinted else together):
+    if trips * cost <= (_SMALL_BODIES if hinted else together if trips < _MANY else _SMALL_PRODUCTS):
         return trips
     most = 4
     if cost > (_LARGE_BODIES if hinted else _LARGE_BODY):

@@ -59,8 +59,8 @@ done:
 def test_where_registers_are_scarce_only_what_frees_some_moves(
     invariant: tuple[str, ...], moves: tuple[str, ...]
 ) -> None:
-    assert moved(loop_under(110, *invariant)) == {line[1 : line.index(":")] for line in invariant}
-    assert moved(loop_under(130, *invariant)) == set(moves)
+    assert moved(loop_under(125, *invariant)) == {line[1 : line.index(":")] for line in invariant}
+    assert moved(loop_under(150, *invariant)) == set(moves)
 
 
 def moved(text: str) -> set[str]:
