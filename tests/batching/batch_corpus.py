@@ -1,7 +1,8 @@
 """Many distinct candidates: python batch_corpus.py COUNT FILE writes them as JSON lines.
 
-They are the schedules in the folders of kernels that are there, each for its own GPU, and once these are used up, the
-same under other options; of kernels with one content the first.
+They are the schedules in the folders of kernels that are there: the benchmark problems under many pins, and Emmy's
+recorded ones, each for its own GPU; once these are used up, the same under other options. Of kernels with one content
+the first.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _OPTIONS: tuple[dict[str, Any], ...] = ({}, {"math": "fast"}, {"fma": False}, {"
 
 
 def folders() -> list[Path]:
-    """The corpus, and where benchmarks/corpus.py --recipes has drawn them, the kernels of Emmy's recipes."""
+    """The problems, the corpus, and where benchmarks/corpus.py --recipes has drawn them, Emmy's recipes' kernels."""
     recipes = sorted(path for path in (ROOT / ".cache/corpus/recipes").glob("*") if path.is_dir())
-    return [SHARED / "emmy-corpus", *recipes]
+    return [SHARED / "bench15" / "kernels", SHARED / "emmy-corpus", *recipes]
 
 
 def distinct() -> Iterator[dict[str, Any]]:
