@@ -8,7 +8,8 @@ dropped, and its uses take the earlier result::
     st.global.b32 [%p], %b              st.global.b32 [%p], %a
 
 Loads of parameters and loads through the non-coherent path count as such: nothing writes what they read. A guarded
-load, whose result is 0 where it does not execute, is merged with one under the same guard.
+load, whose result is 0 where it does not execute, is merged with one under the same guard; no other instruction
+without effects has a guard.
 """
 
 from __future__ import annotations

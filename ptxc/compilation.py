@@ -107,6 +107,23 @@ class Stats:
     registers: dict[str, tuple[int, int]]
 
 
+class Again:
+    """Compiles a kernel once more for its IR, when that is first asked for."""
+
+    __slots__ = ("_kernel", "_make")
+
+    def __init__(self, make: Callable[[], CompiledKernel]) -> None:
+        """With what compiles it."""
+        self._make = make
+        self._kernel: Kernel | None = None
+
+    def kernel(self) -> Kernel:
+        """The IR, the same each time."""
+        if self._kernel is None:
+            self._kernel = self._make().kernel
+        return self._kernel
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """One compiled kernel. ``ptx`` is a whole module; empty where the pipeline was stopped before the end."""
@@ -116,12 +133,12 @@ class CompiledKernel:
     launch: Launch | None
     stats: Stats
     #: The kernel's IR where its compilation was watched, else what compiles it once more: see :attr:`kernel`.
-    ir: Kernel | Callable[[], CompiledKernel] = field(repr=False, compare=False)
+    ir: Kernel | Again = field(repr=False, compare=False)
     version: PtxVersion
     #: What the text's ``.target`` says: the target asked for, with its suffix where the kernel needs that.
     target: str
 
     @property
     def kernel(self) -> Kernel:
-        """The IR after the last pass. Few ask for it, so it is not kept but made now."""
-        return self.ir if isinstance(self.ir, Kernel) else self.ir().kernel
+        """The IR after the last pass. Few ask for it, so it is made when it is asked for."""
+        return self.ir.kernel() if isinstance(self.ir, Again) else self.ir

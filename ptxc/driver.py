@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from ptxc.compilation import CompiledKernel, Observer, Options, Stats, make_options
+from ptxc.compilation import Again, CompiledKernel, Observer, Options, Stats, make_options
 from ptxc.errors import CompileError, InputError, InternalError, UsageError
 from ptxc.ir.kernel import Kernel
 from ptxc.launch import Launch
@@ -98,7 +98,11 @@ class Kernels:
         content = self._known[number][1]
         if content is None or not options.is_kept(observe):
             return compile_kernel(self._nodes[number], self.graph, options, observe)
-        return kept(content, options, lambda chosen: _compile(self._nodes[number], self.graph, chosen, None))
+
+        def make(chosen: Options, *, with_ir: bool = False) -> CompiledKernel:
+            return _compile(self._nodes[number], self.graph, chosen, with_ir=with_ir)  # the graph is read only now
+
+        return kept(content, options, make)
 
     def compile_all(self, observe: Observer | None = None) -> list[CompiledKernel]:
         """Compile every kernel. Raises CompileError."""
@@ -228,15 +232,17 @@ def compile_kernel(
     chosen = options or Options()
     if not chosen.is_kept(observe):
         return _compile(node, graph, chosen, observe)
-    return kept(content_of(node, graph), chosen, lambda options: _compile(node, graph, options, None))
+    return kept(content_of(node, graph), chosen, partial(_compile, node, graph))
 
 
-def _compile(node: KernelNode, graph: Graph, options: Options, observe: Observer | None) -> CompiledKernel:
+def _compile(
+    node: KernelNode, graph: Graph, options: Options, observe: Observer | None = None, *, with_ir: bool = False
+) -> CompiledKernel:
     """Compile one kernel, whatever is kept."""
     with _faults_named("the frontend", node.op.name or node.node_id):
         op = _with_buffers(node, graph)
         hints, constants = graph.hints.to_dict(), _constants(graph)
-    return compile_op(op, node.node_id, hints, constants, options, observe)
+    return compile_op(op, node.node_id, hints, constants, options, observe, with_ir=with_ir)
 
 
 def compile_op(
@@ -281,7 +287,7 @@ def compile_op(
             return compiled
         kernel.take_apart()
         again = partial(compile_op, op, node_id, hints, constants, options, runtime=runtime, with_ir=True)
-        return replace(compiled, ir=again)
+        return replace(compiled, ir=Again(again))
 
 
 def _has_products(kernel: Kernel) -> bool:

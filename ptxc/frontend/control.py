@@ -277,6 +277,8 @@ def _unit(start: Linear, end: Linear, stride: Linear) -> int:
 
 def _in_units(k: Lowering, value: Linear, unit: int) -> Linear:
     """``value / unit``, rounded up."""
+    if unit == 1:
+        return value
     if not value.terms:
         return constant(-(-value.constant // unit))
     return k.expressions.divide(k.expressions.registers.add(value, constant(unit - 1)), constant(unit))
@@ -307,8 +309,10 @@ _LARGE_BODIES = 256
 _SMALL_BODIES = 128
 _SMALL_PRODUCTS = 32
 
-#: So many iterations are not all written out without a hint, be they small: as many loads would be under way.
+#: From how many iterations on a loop is written out whole without a hint only if that makes few statements: with small
+#: bodies, as many loads would be under way.
 _MANY = 32
+_FEW_STATEMENTS = 32
 
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
@@ -339,7 +343,8 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     if trips == 0:
         return 1
     together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
-    if trips * cost <= (_SMALL_BODIES if hinted else together if trips < _MANY else _SMALL_PRODUCTS):
+    whole = _SMALL_BODIES if hinted else together if trips < _MANY else _FEW_STATEMENTS
+    if trips * cost <= whole:
         return trips
     most = 4
     if cost > (_LARGE_BODIES if hinted else _LARGE_BODY):
@@ -360,8 +365,8 @@ def _cost(k: Lowering, body: Any) -> tuple[int, bool]:
         cost, multiplies = 0, False
         for stmt in body:
             kind = type(stmt)
-            bodies = [_cost(k, nested) for nested in stmt.nested()]
-            inner, products = sum(body[0] for body in bodies), any(body[1] for body in bodies)
+            parts = [_cost(k, nested) for nested in stmt.nested()]
+            inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
             if kind in (Loop, StridedLoop):
                 inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
             cost += 1 + inner

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ptxc.compilation import CompiledKernel, Options, Stats
+from ptxc.compilation import Again, CompiledKernel, Options, Stats
 from ptxc.launch import Launch
 from ptxc.store.folder import Store, Value, digest
 from ptxc.store.settings import code_version, open_store
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 _KERNEL, _FILE = "kernel", "file"
 
 
-def kept(content: str | None, options: Options, make: Callable[[Options], CompiledKernel]) -> CompiledKernel:
+def kept(content: str | None, options: Options, make: Callable[..., CompiledKernel]) -> CompiledKernel:
     """The kernel of this content from the store; else what ``make`` gives for the options, kept from now on.
+
+    ``make`` keeps the IR where it is called ``with_ir=True``.
 
     None is the content of a kernel that is made each time.
     """
     store = open_store(options.cache)
     if content is None or not store.limit:
         return make(options)
-    found = _found(store, content, options, partial(make, replace(options, cache=False)))
+    found = _found(store, content, options, Again(partial(make, replace(options, cache=False), with_ir=True)))
     if found is None:
         found = make(options)
         store.put(_KERNEL, key_of(content, options), _packed(found))
@@ -73,7 +75,7 @@ def key_of(content: str, options: Options) -> str:
     return digest(_KERNEL, code_version(), content, *chosen, *sorted(set(options.disable)))
 
 
-def _found(store: Store, content: str, options: Options, again: Callable[[], CompiledKernel]) -> CompiledKernel | None:
+def _found(store: Store, content: str, options: Options, again: Again) -> CompiledKernel | None:
     """The kernel of this content from the store; ``again`` compiles it, for who wants its IR."""
     value = store.get(_KERNEL, key_of(content, options))
     if value is None:

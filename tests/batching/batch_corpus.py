@@ -24,22 +24,29 @@ _OPTIONS: tuple[dict[str, Any], ...] = ({}, {"math": "fast"}, {"fma": False}, {"
 
 
 def folders() -> list[Path]:
-    """The problems, the corpus, and where benchmarks/corpus.py --recipes has drawn them, Emmy's recipes' kernels."""
+    """The corpus, and where benchmarks/corpus.py --recipes has drawn them, Emmy's recipes' kernels."""
     recipes = sorted(path for path in (ROOT / ".cache/corpus/recipes").glob("*") if path.is_dir())
-    return [SHARED / "bench15" / "kernels", SHARED / "emmy-corpus", *recipes]
+    return [SHARED / "emmy-corpus", *recipes]
+
+
+def kernels() -> list[tuple[Path, str]]:
+    """The kernels' files and targets: those of the problems, and those of :func:`folders`."""
+    problems = SHARED / "bench15"
+    listed = json.loads((problems / "MANIFEST.json").read_text())["files"]
+    found = [(entry.path, entry.target) for folder in folders() for entry in entries(folder)]
+    return [*((problems / row["file"], row["targets"][0]) for row in listed), *found]
 
 
 def distinct() -> Iterator[dict[str, Any]]:
     """Candidates, each with a key of its own."""
     seen: set[str | None] = set()
-    kernels = [entry for folder in folders() for entry in entries(folder)]
     for options in _OPTIONS:
-        for entry in kernels:
-            chosen = Options(target=entry.target, cache=False, **options)
-            key = Kernels(entry.path, chosen).key(0, chosen)
+        for path, target in kernels():
+            chosen = Options(target=target, cache=False, **options)
+            key = Kernels(path, chosen).key(0, chosen)
             if key is None or key not in seen:
                 seen.add(key)
-                yield {"file": str(entry.path.resolve()), "target": entry.target, "options": options}
+                yield {"file": str(path.resolve()), "target": target, "options": options}
 
 
 def write(count: int, path: Path) -> None:

@@ -47,7 +47,7 @@ SAMPLE = sample(entries(FOLDER)) if FOLDER.is_dir() else []
 def test_a_kernel_of_the_corpus(entry: Entry) -> None:
     kernels = ptxc.compile(entry.path, target=entry.target)
     for kernel in kernels:
-        assert not assemble(kernel.ptx, kernel.kernel.target).warnings
+        assert not assemble(kernel.ptx, kernel.target).warnings
 
 
 # ------------------------------------------------------------------------------------------------------- the command

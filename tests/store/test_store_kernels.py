@@ -37,9 +37,9 @@ def compilations(kept: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were really compiled."""
     names, really = [], driver._compile
 
-    def compile(node: KernelNode, *rest: Any) -> CompiledKernel:
+    def compile(node: KernelNode, *rest: Any, **named: Any) -> CompiledKernel:
         names.append(node.name)
-        return really(node, *rest)
+        return really(node, *rest, **named)
 
     monkeypatch.setattr(driver, "_compile", compile)
     return names
