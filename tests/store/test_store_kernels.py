@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 import re
 import time
 from itertools import count
@@ -167,10 +168,27 @@ def test_damage_is_repaired(kept: Store, compilations: list[str]) -> None:
     assert len(compilations) == 2
 
 
-def test_the_ir_is_made_when_it_is_asked_for(compilations: list[str]) -> None:
+def test_the_ir_is_made_once_when_it_is_asked_for(compilations: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, really = [], driver.compile_op
+
+    def compile(*args: Any, **named: Any) -> CompiledKernel:
+        made.append(named)
+        return really(*args, **named)
+
+    monkeypatch.setattr(driver, "compile_op", compile)
     (fresh,), (found,) = ptxc.compile(ROW_SUM), ptxc.compile(ROW_SUM)
-    assert len(compilations) == 1
+    assert len(compilations) == len(made) == 1
     assert format_kernel(found.kernel) == format_kernel(fresh.kernel)
+    assert found.kernel is found.kernel
+    assert fresh.kernel is fresh.kernel
+    assert len(made) == 3
+
+
+def test_a_kernel_is_pickled() -> None:
+    (fresh,) = ptxc.compile(ROW_SUM, cache=False)
+    again = pickle.loads(pickle.dumps(fresh))
+    assert again == fresh
+    assert format_kernel(again.kernel) == format_kernel(fresh.kernel)
 
 
 def test_kernels_from_the_store_are_linked(compilations: list[str]) -> None:
