@@ -98,11 +98,11 @@ class Kernels:
         content = self._known[number][1]
         if content is None or not options.is_kept(observe):
             return compile_kernel(self._nodes[number], self.graph, options, observe)
+        return kept(content, options, partial(self._make, number))
 
-        def make(chosen: Options, *, with_ir: bool = False) -> CompiledKernel:
-            return _compile(self._nodes[number], self.graph, chosen, with_ir=with_ir)  # the graph is read only now
-
-        return kept(content, options, make)
+    def _make(self, number: int, options: Options, *, with_ir: bool = False) -> CompiledKernel:
+        """Compile the kernel of this number, whatever is kept: only now a file is read."""
+        return _compile(self._nodes[number], self.graph, options, with_ir=with_ir)
 
     def compile_all(self, observe: Observer | None = None) -> list[CompiledKernel]:
         """Compile every kernel. Raises CompileError."""

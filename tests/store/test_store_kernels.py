@@ -184,11 +184,12 @@ def test_the_ir_is_made_once_when_it_is_asked_for(compilations: list[str], monke
     assert len(made) == 3
 
 
-def test_a_kernel_is_pickled() -> None:
-    (fresh,) = ptxc.compile(ROW_SUM, cache=False)
-    again = pickle.loads(pickle.dumps(fresh))
-    assert again == fresh
-    assert format_kernel(again.kernel) == format_kernel(fresh.kernel)
+def test_a_kernel_is_pickled(kept: Store) -> None:
+    kernels = [ptxc.compile(ROW_SUM, cache=cache)[0] for cache in (False, True, True)]
+    for kernel in kernels:
+        again = pickle.loads(pickle.dumps(kernel))
+        assert again == kernel
+        assert format_kernel(again.kernel) == format_kernel(kernels[0].kernel)
 
 
 def test_kernels_from_the_store_are_linked(compilations: list[str]) -> None:
