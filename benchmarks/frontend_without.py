@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from ptxc.frontend import control, statements
+from ptxc.frontend import control, statements, unrolling
 from ptxc.frontend.integers import Integers
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
 from ptxc.frontend.memory import POOL, Memory
@@ -52,10 +52,10 @@ def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
 
 
 def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
-    return 1 if cost > control._LARGE_BODY and not hinted else _FACTOR(trips, cost, hinted, multiplies)
+    return 1 if cost > unrolling.LARGE_BODY and not hinted else _FACTOR(trips, cost, hinted, multiplies)
 
 
-_FACTOR: Callable[..., int] = control.unroll_factor
+_FACTOR: Callable[..., int] = unrolling.unroll_factor
 
 #: The assembler may unroll any loop.
 _NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, value: None))
@@ -127,11 +127,11 @@ def _exchanged(self: Memory, flat: Linear, shift: int, mask: int) -> Linear:
 #: By name.
 WITHOUT: dict[str, Without] = {
     "unrolling": Without(
-        "every loop stays one, and ptxas may unroll it", ((control, "unroll_factor", _keep_loops), _NOUNROLL)
+        "every loop stays one, and ptxas may unroll it", ((unrolling, "unroll_factor", _keep_loops), _NOUNROLL)
     ),
     "limits of unrolling": Without(
         "whatever Emmy hints at is unrolled completely, as nvcc does",
-        ((control, "unroll_factor", _follow_hints), _NOUNROLL),
+        ((unrolling, "unroll_factor", _follow_hints), _NOUNROLL),
     ),
     "starts within a step": Without(
         "only loops from a constant to a constant have a known number of iterations",
@@ -140,10 +140,11 @@ WITHOUT: dict[str, Without] = {
     "counted units": Without("a loop's counter is its index", ((control, "_unit", lambda start, end, stride: 1),)),
     "small bodies": Without(
         "what is not unrolled completely is so four times at most",
-        ((control, "_SMALL_BODIES", 0), (control, "_SMALL_PRODUCTS", 0)),
+        ((unrolling, "_SMALL_BODIES", 0), (unrolling, "_SMALL_PRODUCTS", 0)),
     ),
     "large bodies": Without(
-        "without a hint, a body of more than 36 statements stays one", ((control, "unroll_factor", _keep_large_bodies),)
+        "without a hint, a body of more than 36 statements stays one",
+        ((unrolling, "unroll_factor", _keep_large_bodies),),
     ),
     "nounroll": Without("ptxas may unroll what has been unrolled once more, and large bodies", (_NOUNROLL,)),
     "sparing registers": Without("hoisting takes no heed of registers", ((hoist, "_SCARCE", 1 << 20),)),

@@ -68,7 +68,7 @@ def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
                 peak = now
         gone = live.intersection(block.params)
         live -= gone
-        now -= sum([value.type.words for value in block.params if value in gone])
+        now -= words([value for value in block.params if value in gone])
     return peak
 
 

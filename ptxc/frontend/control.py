@@ -9,8 +9,9 @@ A loop becomes a block that tests at its end (the test before it only where it m
                                                         bra i + step < end, loop(i + step, carried'), exit(carried')
                                                       exit(carried):
 
-``carried`` are the names that the body assigns (accumulators, states). How far a loop is unrolled is decided here,
-because a body lowered again for ``i + step`` finds its addresses in the memo: only their constant part differs.
+``carried`` are the names that the body assigns (accumulators, states). It is unrolled here (how far says
+:mod:`ptxc.frontend.unrolling`), because a body lowered again for ``i + step`` finds its addresses in the memo: only
+their constant part differs.
 
 Sources: ``emmy.compiler.ir.stmt.blocks`` and ``Tile`` of ``emmy.compiler.ir.kernel.ir``.
 """
@@ -40,7 +41,7 @@ from emmy.compiler.ir.kernel.ir import (
 from emmy.compiler.ir.stmt import Accum, Assign, Cond, Init, Let, Load, Loop, Select, StridedLoop
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend import convert
+from ptxc.frontend import convert, unrolling
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
@@ -176,8 +177,8 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    trips, (cost, multiplies) = _trips(k, start, end, step), _cost(k, body)
-    factor = unroll_factor(trips, cost, hinted, multiplies)
+    trips, (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body)
+    factor = unrolling.unroll_factor(trips, cost, hinted, multiplies)
     if trips and selects_fragments(k, body, var):
         # Registers have no address: which of a family of fragments is meant must be known.
         factor = trips
@@ -192,7 +193,7 @@ def _iterate(
         header = _loop_block(
             k, var, start, end, step, first, factor, written, lambda index: k.scoped(body, path, {var: index})
         )
-        header.unrolled = factor > 1 or cost > _LARGE_BODY
+        header.unrolled = factor > 1 or cost > unrolling.LARGE_BODY
     k.copies //= factor
 
 
@@ -301,19 +302,6 @@ _FRAGMENT_WRITERS = frozenset(
     (BlockScaleLoad, LdmatrixLoad, MmaSyncPtx, FragmentApply, FragmentPromote, FragmentRepack, WgmmaMma)
 )
 
-#: From how many statements on a body is not unrolled that Emmy does not want to be: one of them, or several together.
-_LARGE_BODY = 36
-_LARGE_BODIES = 256
-
-#: Up to how many statements small bodies become together, without products on tensor cores and with them.
-_SMALL_BODIES = 128
-_SMALL_PRODUCTS = 32
-
-#: From how many iterations on a loop is written out whole without a hint only if that makes few statements: with small
-#: bodies, as many loads would be under way.
-_MANY = 32
-_FEW_STATEMENTS = 32
-
 #: How many statements a loop's body may become when it and the loops around it are unrolled.
 _MOST_STATEMENTS = 8192
 
@@ -328,70 +316,6 @@ def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> int:
     way = k.expressions.registers.add(end, start, -1)
     least, most = -(-way.lo // step.constant), -(-way.hi // step.constant)
     return least if least == most and least > 0 else 0
-
-
-def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
-    """How many iterations become one: ``trips`` for all of them, 1 for none.
-
-    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them. nvcc unrolls
-    whatever Emmy hints at completely, which costs the assembler ten times the work for the same inner loop: four
-    iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
-    together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
-    body of products on tensor cores hides the loop's own instructions by itself, and two would need twice the
-    registers; of scalar products, whose loads are as many, several pay.
-    """
-    if trips == 0:
-        return 1
-    together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
-    whole = _SMALL_BODIES if hinted else together if trips < _MANY else _FEW_STATEMENTS
-    if trips * cost <= whole:
-        return trips
-    most = 4
-    if cost > (_LARGE_BODIES if hinted else _LARGE_BODY):
-        most = 1 if multiplies else _LARGE_BODIES // cost
-    return next(
-        (at for at in (16, 8, 4, 2) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
-    )
-
-
-def _cost(k: Lowering, body: Any) -> tuple[int, bool]:
-    """The statements that a body becomes, and whether there are products on tensor cores among them.
-
-    Nested ones are counted too, those of loops as often as they are written.
-    """
-    key = id(body)
-    found = k.costs.get(key)
-    if found is None:
-        cost, multiplies = 0, False
-        for stmt in body:
-            kind = type(stmt)
-            parts = [_cost(k, nested) for nested in stmt.nested()]
-            inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
-            if kind in (Loop, StridedLoop):
-                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
-            cost += 1 + inner
-            multiplies |= products or kind in (MmaSyncPtx, WgmmaMma)
-        found = k.costs[key] = (cost, multiplies)
-    return found
-
-
-def _literal_trips(stmt: Loop | StridedLoop) -> int:
-    """How often a loop runs whose bounds are written as numbers, 0 for another."""
-    if not stmt.axis.extent.is_static:
-        return 0
-    extent = int(stmt.axis.extent.as_static())
-    if isinstance(stmt, Loop):
-        return extent
-    start, step = _literal(stmt.start), _literal(stmt.step)
-    if stmt.end is not None or start is None or step is None or step < 1:
-        return 0
-    return max(-(-(extent - start) // step), 0)
-
-
-def _literal(expr: Any) -> int | None:
-    """The number that an expression spells, if it is nothing but a number."""
-    value = expr if isinstance(expr, int) else getattr(expr, "value", None)
-    return value if isinstance(value, int) else None
 
 
 # ------------------------------------------------------------------------------------------------------ conditions

@@ -31,7 +31,7 @@ from kernel_ir import (
 )
 from lowering_lab import AT, LOAD, WRITE, Array, compiled, kernel_graph, pointwise, run, run_emmy
 
-from ptxc.frontend.control import unroll_factor
+from ptxc.frontend.unrolling import unroll_factor
 
 F32, I32 = dtype("f32"), dtype("i32")
 X = np.random.default_rng(1).integers(-9, 9, (64, 64)).astype(np.float32)

@@ -1,0 +1,91 @@
+"""How far a loop is unrolled: how many of its iterations become one.
+
+Source: ``emmy.compiler.ir.stmt.blocks``, whose ``unroll`` is a hint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from emmy.compiler.ir.kernel.ir import MmaSyncPtx, WgmmaMma
+from emmy.compiler.ir.stmt import Loop, StridedLoop
+
+if TYPE_CHECKING:
+    from ptxc.frontend.lower import Lowering
+
+#: From how many statements on a body is not unrolled that Emmy does not want to be: one of them, or several together.
+LARGE_BODY = 36
+_LARGE_BODIES = 256
+
+#: Up to how many statements small bodies become together, without products on tensor cores and with them.
+_SMALL_BODIES = 128
+_SMALL_PRODUCTS = 32
+
+#: From how many iterations on a loop is written out whole without a hint only if that makes few statements: with small
+#: bodies, as many loads would be under way.
+_MANY = 32
+_FEW_STATEMENTS = 32
+
+
+def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
+    """How many iterations become one: ``trips`` for all of them, 1 for none.
+
+    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them. nvcc unrolls
+    whatever Emmy hints at completely, which costs the assembler ten times the work for the same inner loop: four
+    iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
+    together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
+    body of products on tensor cores hides the loop's own instructions by itself, and two would need twice the
+    registers; of scalar products, whose loads are as many, several pay.
+    """
+    if trips == 0:
+        return 1
+    together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
+    whole = _SMALL_BODIES if hinted else together if trips < _MANY else _FEW_STATEMENTS
+    if trips * cost <= whole:
+        return trips
+    most = 4
+    if cost > (_LARGE_BODIES if hinted else LARGE_BODY):
+        most = 1 if multiplies else _LARGE_BODIES // cost
+    return next(
+        (at for at in (16, 8, 4, 2) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
+    )
+
+
+def cost(k: Lowering, body: Any) -> tuple[int, bool]:
+    """The statements that a body becomes, and whether there are products on tensor cores among them.
+
+    Nested ones are counted too, those of loops as often as they are written.
+    """
+    key = id(body)
+    found = k.costs.get(key)
+    if found is None:
+        total, multiplies = 0, False
+        for stmt in body:
+            kind = type(stmt)
+            parts = [cost(k, nested) for nested in stmt.nested()]
+            inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
+            if kind in (Loop, StridedLoop):
+                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
+            total += 1 + inner
+            multiplies |= products or kind in (MmaSyncPtx, WgmmaMma)
+        found = k.costs[key] = (total, multiplies)
+    return found
+
+
+def _literal_trips(stmt: Loop | StridedLoop) -> int:
+    """How often a loop runs whose bounds are written as numbers, 0 for another."""
+    if not stmt.axis.extent.is_static:
+        return 0
+    extent = int(stmt.axis.extent.as_static())
+    if isinstance(stmt, Loop):
+        return extent
+    start, step = _literal(stmt.start), _literal(stmt.step)
+    if stmt.end is not None or start is None or step is None or step < 1:
+        return 0
+    return max(-(-(extent - start) // step), 0)
+
+
+def _literal(expr: Any) -> int | None:
+    """The number that an expression spells, if it is nothing but a number."""
+    value = expr if isinstance(expr, int) else getattr(expr, "value", None)
+    return value if isinstance(value, int) else None
