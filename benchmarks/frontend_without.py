@@ -61,7 +61,7 @@ _FACTOR: Callable[..., int] = unrolling.unroll_factor
 _NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, value: None))
 
 
-def _literal_trips(k: Any, start: Linear, end: Linear, step: Linear) -> int:
+def _literal_trips(k: Any, start: Linear, end: Linear, step: Linear) -> tuple[int, int]:
     """How often a loop runs whose bounds are constants."""
     return 0 if start.terms or end.terms else _TRIPS(k, start, end, step)
 

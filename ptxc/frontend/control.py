@@ -177,8 +177,11 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    trips, (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body)
+    (least, trips), (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body)
     factor = unrolling.unroll_factor(trips, cost, hinted, multiplies)
+    if least < trips and (least + 1 < trips or factor < trips):
+        # Unless it is written out but for its last iteration, how often it runs is for a test to say.
+        trips, factor = 0, 1
     if trips and selects_fragments(k, body, var):
         # Registers have no address: which of a family of fragments is meant must be known.
         factor = trips
@@ -186,8 +189,11 @@ def _iterate(
         factor = 1
     k.copies *= factor
     if factor == trips:
-        for trip in range(trips):
+        for trip in range(least):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
+        if least < trips:
+            last = e.registers.add(start, step, least)
+            _once(k, e.compare("<", last, end), {var: last}, body, path)
     else:
         written = assigned(k, body)
         header = _loop_block(
@@ -306,16 +312,17 @@ _FRAGMENT_WRITERS = frozenset(
 _MOST_STATEMENTS = 8192
 
 
-def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> int:
-    """How often the loop runs, 0 where that is not constant.
+def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> tuple[int, int]:
+    """How often the loop runs at least and at most; (0, 0) where that is not known.
 
-    It is where each thread starts elsewhere in the first step, and the steps divide the way.
+    It is where each thread starts elsewhere in the first step: the same for all where the steps divide the way, once
+    more for some where they do not.
     """
     if step.terms:
-        return 0
+        return 0, 0
     way = k.expressions.registers.add(end, start, -1)
     least, most = -(-way.lo // step.constant), -(-way.hi // step.constant)
-    return least if least == most and least > 0 else 0
+    return (least, most) if 0 < least <= most else (0, 0)
 
 
 # ------------------------------------------------------------------------------------------------------ conditions

@@ -34,6 +34,7 @@ from ptxc.frontend.math import Arithmetic
 from ptxc.frontend.scope import Entry, Names, ScopedMemo, Typed
 from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
+from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Operand, Sym, Value, real
 
@@ -359,15 +360,21 @@ class Expressions(Integers):
         if isinstance(b, Const) or a is b:
             return a
         opcode = opcodes.AND if op == "&&" else opcodes.OR
-        return self.memoised((op, a, b), lambda: self.builder.emit(opcode, ("pred",), PRED, (a, b), "p"))
+        return self._predicate((op, a, b), opcode, a, b)
 
     def negate(self, predicate: Operand) -> Operand:
         """The opposite of a predicate."""
         if isinstance(predicate, Const):
             return FALSE if predicate == TRUE else TRUE
-        return self.memoised(
-            ("!", predicate), lambda: self.builder.emit(opcodes.NOT, ("pred",), PRED, (predicate,), "p")
-        )
+        return self._predicate(("!", predicate), opcodes.NOT, predicate)
+
+    def _predicate(self, key: Hashable, op: Opcode, *operands: Operand) -> Value:
+        """``op`` of predicates, remembered under ``key``."""
+        value = self.memo.get(key)
+        if value is None:
+            value = self.memo.remember(key, self.builder.emit(op, ("pred",), PRED, operands, "p"))
+            self.note(value, 0, 1, max(map(self.depth_of, operands)))
+        return value
 
     def _cast(self, expr: CastExpr) -> Linear | Typed:
         type = element_type(expr.dtype)

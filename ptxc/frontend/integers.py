@@ -65,10 +65,17 @@ class Integers:
         self.registers.add_atom(value, lo, hi, self.depth if depth is None else depth)
         return value
 
-    def _derive(self, value: Value, lo: int, hi: int, *sources: Linear) -> Value:
-        """:meth:`note` a value computed of ``sources``: it need not change in a loop in which none of them does."""
+    def _derive(self, value: Value, lo: int, hi: int, *sources: Linear, depth: int = 0) -> Value:
+        """:meth:`note` a value computed of ``sources``: it need not change in a loop in which none of them does.
+
+        ``depth`` is that of what else it was computed of.
+        """
         depths = [self.registers.depth(term) for source in sources for term in source.terms]
-        return self.note(value, lo, hi, max(depths))
+        return self.note(value, lo, hi, max([depth, *depths]))
+
+    def depth_of(self, predicate: Operand) -> int:
+        """In how many of the loops around this place a predicate changes; in all where that is not known."""
+        return self.registers.depth_if_known(predicate, self.depth) if isinstance(predicate, Value) else 0
 
     # ------------------------------------------------------------------------------------------------ registers
 
@@ -294,7 +301,7 @@ class Integers:
         value = self.memoised(
             ("?", predicate, left, right), lambda: self.builder.selp(f"b{bits}", left, right, predicate)
         )
-        self.note(value, min(a.lo, b.lo), max(a.hi, b.hi))
+        self._derive(value, min(a.lo, b.lo), max(a.hi, b.hi), a, b, depth=self.depth_of(predicate))
         return self.registers.linear(value, a.wide or b.wide)
 
     # -------------------------------------------------------------------------------------------- comparisons
@@ -320,9 +327,12 @@ class Integers:
         left, right = self.register(a, bits), self.register(b, bits)
         relation = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}[op]
         key = (op, bits, left, right)
-        return self.memoised(
-            key, lambda: self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
-        )
+        value = self.memo.get(key)
+        if value is None:
+            value = self.builder.emit(opcodes.SETP, (relation, f"s{bits}"), PRED, (left, right), "p")
+            self.memo.remember(key, value)
+            self._derive(value, 0, 1, a, b)
+        return value
 
     def _reduced(self, op: str, a: Linear, b: Linear) -> tuple[Linear, Linear]:
         """The sides of ``a op b``, with b constant, without the factor that all terms of ``a`` have."""

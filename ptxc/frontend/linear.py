@@ -127,6 +127,11 @@ class Registers:
         """How many loops the definition of ``value`` is in."""
         return self._atoms[value].rank >> 32
 
+    def depth_if_known(self, value: Value, default: int) -> int:
+        """:meth:`depth`, or ``default`` for a value that nothing is known of."""
+        atom = self._atoms.get(value)
+        return atom.rank >> 32 if atom is not None else default
+
     def make(self, terms: dict[Value, int], offset: int, wide: bool) -> Linear:
         """The sum of ``terms`` (none with coefficient 0) and ``offset``."""
         return Linear(self, terms, offset, wide, None)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: The dynamic pool's name in the PTX text.
 POOL = "_smem_pool"
 
+#: Accesses of global memory add less than so many bytes to a register: their immediate has 24 bits, with a sign.
+_NEAR = 1 << 23
+
 
 class Memory:
     """The kernel's buffers, and access to them at the place where ``builder`` writes."""
@@ -265,20 +268,34 @@ class Memory:
 
     def global_address(self, pointer: Value, flat: Linear, nbytes: int) -> Mem:
         """The memory operand of what lies ``flat`` elements of ``nbytes`` after ``pointer``, a global address."""
-        e = self.expressions
         natural = flat.constant >= 0
-        if flat.terms:
-            key = ("global", pointer, nbytes, flat.wide, natural, *flat.terms.items())
-            pointer = e.once(key, lambda: self._moved(pointer, flat.terms, flat.wide, natural, nbytes))
         offset = flat.constant * nbytes
+        far = 0 if -_NEAR <= offset < _NEAR or not self._varies(flat.terms) else offset - offset % _NEAR
+        if flat.terms:
+            key = ("global", pointer, nbytes, flat.wide, natural, far, *flat.terms.items())
+            start = pointer
+            pointer = self.expressions.once(key, lambda: self._moved(start, flat.terms, flat.wide, natural, nbytes, far))
+            offset -= far
         if not INT_MIN <= offset <= INT_MAX:
-            far = integer(B64, offset)
-            pointer = e.memoised(("+", pointer, far), lambda: self.builder.binary(opcodes.ADD, "s64", pointer, far))
+            pointer = self._moved_far(pointer, offset)
             offset = 0
         return Mem(pointer, offset)
 
-    def _moved(self, pointer: Value, terms: dict[Value, int], wide: bool, natural: bool, nbytes: int) -> Value:
-        """``pointer`` moved by ``terms`` elements: what outer loops know of them first.
+    def _varies(self, terms: dict[Value, int]) -> bool:
+        """Whether a sum changes in a loop."""
+        return any([self.expressions.registers.depth(value) for value in terms])
+
+    def _moved_far(self, pointer: Value, offset: int) -> Value:
+        """``pointer`` moved by as many bytes."""
+        far = integer(B64, offset)
+        return self.expressions.memoised(
+            ("+", pointer, far), lambda: self.builder.binary(opcodes.ADD, "s64", pointer, far, "addr")
+        )
+
+    def _moved(
+        self, pointer: Value, terms: dict[Value, int], wide: bool, natural: bool, nbytes: int, far: int
+    ) -> Value:
+        """``pointer`` moved by ``terms`` elements and ``far`` bytes: what outer loops know of them first.
 
         ``natural``: whether the constant that is added to them is not negative.
         """
@@ -287,7 +304,10 @@ class Memory:
         for value, coefficient in e.registers.ordered(terms):
             groups.setdefault(e.registers.depth(value), {})[value] = coefficient
             natural = natural and coefficient > 0 and e.registers.atom(value).lo >= 0
-        for part in groups.values():
+        innermost = max(groups)
+        for depth, part in groups.items():
+            if far and depth == innermost:
+                pointer = self._moved_far(pointer, far)
             # Part of a sum of non-negative terms cannot leave the range that the whole stays in. It can where the
             # whole is less than the sum of its terms.
             pointer = self._advance(pointer, e.registers.make(part, 0, wide or not natural), nbytes)
