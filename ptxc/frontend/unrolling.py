@@ -47,7 +47,7 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     if cost > (_LARGE_BODIES if hinted else LARGE_BODY):
         most = 1 if multiplies else _LARGE_BODIES // cost
     return next(
-        (at for at in (16, 8, 4, 2) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
+        (at for at in range(16, 1, -1) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
     )
 
 
