@@ -63,10 +63,10 @@ _NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, valu
 
 def _literal_trips(k: Any, start: Linear, end: Linear, step: Linear) -> tuple[int, int]:
     """How often a loop runs whose bounds are constants."""
-    return 0 if start.terms or end.terms else _TRIPS(k, start, end, step)
+    return (0, 0) if start.terms or end.terms else _TRIPS(k, start, end, step)
 
 
-_TRIPS: Callable[..., int] = control._trips
+_TRIPS: Callable[..., tuple[int, int]] = control._trips
 
 
 def _coherent(self: Memory, name: str) -> tuple[str, ...]:
@@ -79,7 +79,8 @@ def _global(self: Memory, pointer: Value, flat: Linear, nbytes: int) -> Mem:
         return Mem(pointer, 0)
     if not flat.terms:
         return _GLOBAL(self, pointer, flat, nbytes)
-    return Mem(self._advance(pointer, flat, nbytes), 0)
+    index = self.expressions.register(flat, self.expressions.bits(flat))
+    return Mem(_product_added(self, index, self.expressions.bits(flat), nbytes, pointer), 0)
 
 
 def _shared(self: Memory, array: Any, flat: Linear, nbytes: int) -> Mem:
@@ -101,9 +102,15 @@ def _advance(self: Memory, pointer: Value, by: Linear, nbytes: int) -> Value:
         bits, stride = 32, coefficient * nbytes
     else:
         index = e.register(by, bits)
+    return _product_added(self, index, bits, stride, pointer)
+
+
+def _product_added(self: Memory, index: Operand, bits: int, stride: int, pointer: Value) -> Value:
     bank, mods = (B64, ("lo", "s64")) if bits == 64 else (B32, ("wide", "s32"))
     operands = (index, integer(bank, stride), pointer)
-    return e.memoised(("advance", *operands), lambda: self.builder.emit(opcodes.MAD, mods, B64, operands, "addr"))
+    return self.expressions.memoised(
+        ("advance", *operands), lambda: self.builder.emit(opcodes.MAD, mods, B64, operands, "addr")
+    )
 
 
 _GLOBAL: Callable[..., Mem] = Memory.global_address

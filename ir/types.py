@@ -43,7 +43,7 @@ BY_NAME: dict[str, Type] = {bank.name: bank for bank in BANKS}
 #: The bank that holds a value of a PTX instruction type (the last modifier of most instructions).
 OF_MODIFIER: dict[str, Type] = {
     "pred": PRED,
-    "b8": B32, "u8": B32, "s8": B32,
+    "b8": B16, "u8": B32, "s8": B32,
     "b16": B16, "u16": B16, "s16": B16, "f16": B16, "bf16": B16, "e4m3x2": B16, "e5m2x2": B16,
     "b32": B32, "u32": B32, "s32": B32, "f16x2": B32, "bf16x2": B32,
     "b64": B64, "u64": B64, "s64": B64,

@@ -88,6 +88,11 @@ PIPELINE: tuple[Pass, ...] = (
         (("cse", "a product that several sums use is not fused, and merging decides how many use it"),),
     ),
     Pass(
+        72, "pair-halves", 1,
+        "put operations on halves side by side that are packed together",
+        (("contract", "it leaves one operation where two were"),),
+    ),
+    Pass(
         75, "dead-code", 1,
         "drop what nobody needs",
         (

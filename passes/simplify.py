@@ -9,7 +9,8 @@ One walk in reverse postorder; each instruction sees its operands already simpli
 - ``div.u32`` and ``rem.u32`` by a constant: shifts and masks for powers of two, else a multiplication by the inverse
   (:mod:`ptxc.passes.division`), once for both in a block;
 - ``x / d * d + x % d`` is x, and so with both times m: a cell's number that was taken apart into coordinates;
-- a comparison of ``selp 1, 0`` with zero is its predicate.
+- a comparison of ``selp 1, 0`` with zero is its predicate;
+- a byte is stored from the 16-bit register that it is in, not from a wider copy.
 
 Float arithmetic is left alone but for ``x * 1``: rounding, signed zeros and NaN make the rest different. So is what
 saturates. An address's base stays a register: a ``mov`` gives it its constant.
@@ -91,9 +92,20 @@ class _Simplifier:
                     self.replace(instr.results[0], replacement, instr, kept)
                     continue
                 self.definitions[instr.results[0]] = instr
+            elif instr.op is opcodes.ST:
+                self.store(instr)
             kept.append(instr)
         block.instrs = kept
         self.terminator(block.instrs[-1])
+
+    def store(self, instr: Instr) -> None:
+        """A byte that a 16-bit register was widened for is stored from that."""
+        if instr.mods[-1] == "u8" and len(instr.operands) == 2:
+            widened = self.definitions.get(instr.operands[1])
+            if widened is not None and widened.op is opcodes.CVT and widened.mods == ("u32", "u16"):
+                source = widened.operands[0]
+                if isinstance(source, Value):
+                    instr.mods, instr.operands = (*instr.mods[:-1], "b8"), (instr.operands[0], source)
 
     def may_execute(self, instr: Instr) -> bool:
         """Whether a guarded instruction may execute; if it always does, its guard goes."""

@@ -274,7 +274,9 @@ class Memory:
         if flat.terms:
             key = ("global", pointer, nbytes, flat.wide, natural, far, *flat.terms.items())
             start = pointer
-            pointer = self.expressions.once(key, lambda: self._moved(start, flat.terms, flat.wide, natural, nbytes, far))
+            pointer = self.expressions.once(
+                key, lambda: self._moved(start, flat.terms, flat.wide, natural, nbytes, far)
+            )
             offset -= far
         if not INT_MIN <= offset <= INT_MAX:
             pointer = self._moved_far(pointer, offset)

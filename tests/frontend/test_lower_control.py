@@ -74,9 +74,9 @@ def test_loops_to_an_expression_of_sizes() -> None:
 @pytest.mark.parametrize(
     ("trips", "cost", "hinted", "factor"),
     [
-        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (33, 4, False, 1), (36, 4, False, 4), (16, 4, True, 16),
-        (80, 2, False, 16), (34, 4, False, 2), (16, 36, False, 4), (32, 4, True, 32), (33, 4, True, 1),
-        (34, 4, True, 2), (36, 4, True, 4), (64, 256, True, 4), (64, 257, True, 1), (64, 257, False, 1),
+        (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (37, 4, False, 1), (34, 4, False, 2), (16, 4, True, 16),
+        (80, 2, False, 16), (39, 10, False, 3), (16, 36, False, 4), (32, 4, True, 32), (37, 4, True, 1),
+        (34, 4, True, 2), (52, 10, True, 4), (64, 256, True, 4), (64, 257, True, 1), (64, 257, False, 1),
     ],
 )  # fmt: skip
 def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, factor: int, multiplies: bool) -> None:
@@ -85,7 +85,7 @@ def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, facto
 
 @pytest.mark.parametrize(
     ("trips", "cost", "scalar", "products"),
-    [(9, 4, 9, 1), (31, 4, 31, 1), (32, 4, 16, 8), (64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4),
+    [(9, 4, 9, 3), (31, 4, 31, 1), (32, 4, 16, 8), (64, 3, 16, 8), (64, 8, 16, 4), (64, 9, 8, 4), (64, 16, 8, 4),
      (64, 17, 4, 4), (64, 37, 4, 1), (64, 64, 4, 1), (64, 65, 2, 1), (64, 128, 2, 1), (64, 129, 1, 1)],
 )  # fmt: skip
 def test_products_on_tensor_cores_are_unrolled_less(trips: int, cost: int, scalar: int, products: int) -> None:
@@ -102,16 +102,17 @@ def outer_loops(*body: Any, trips: int = 41) -> tuple[int, int]:
 def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
     inner = Loop(axis("j", 8), (Assign("t", "add", ("v", "v")),), unroll=True)
     assert outer_loops(trips=80) == (16, 1)
-    assert outer_loops(inner, trips=80) == (8, 1)
-    assert outer_loops(*[inner] * 4, trips=80) == (4, 1)
-    assert outer_loops(*[inner] * 8, trips=80) == (2, 1)
+    assert outer_loops(inner, trips=80) == (10, 1)
+    assert outer_loops(*[inner] * 4, trips=64) == (4, 1)
+    assert outer_loops(*[inner] * 8, trips=64) == (2, 1)
 
 
 def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
     assert outer_loops(trips=31) == (31, 0)
     assert outer_loops() == (1, 0)
-    assert outer_loops(trips=81) == (1, 0)
-    assert outer_loops(trips=72) == (8, 1)
+    assert outer_loops(trips=83) == (1, 0)
+    assert outer_loops(trips=81) == (9, 1)
+    assert outer_loops(trips=64) == (16, 1)
 
 
 def test_large_bodies_are_not_unrolled_by_the_assembler() -> None:
@@ -175,6 +176,20 @@ def test_strided_loops_with_bounds_of_each_cell() -> None:
          rows(0, 1, lambda i: i * 4 if i < 8 else 50)),
     ):  # fmt: skip
         np.testing.assert_array_equal(folded(loop), expected)
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+@pytest.mark.parametrize(
+    ("step", "trips", "bodies"), [(8, 8, 8), (10, 7, 7), (16, 4, 4), (3, 22, 1), (1, 64, 1), (30, 3, 3)]
+)
+def test_the_last_iteration_of_a_loop_that_some_threads_end_earlier(
+    step: int, trips: int, bodies: int, hinted: bool
+) -> None:
+    loop = strided(op("%", AT, 8), step, unroll=hinted)
+    assert max(len(range(start, 64, step)) for start in range(8)) == trips
+    np.testing.assert_array_equal(folded(loop), rows(lambda i: i % 8, step, 64))
+    graph = kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64, 64)}, {"y": (64,)})
+    assert compiled(graph).ptx.count("ld.global") == bodies
 
 
 def test_strided_loops_to_a_runtime_size() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
-from emmy.compiler.ir.expr import Builtin, FlatIndex
+from emmy.compiler.ir.expr import Builtin, FlatIndex, TernaryExpr
 from kernel_ir import (
     Accum,
     Assign,
@@ -230,6 +230,33 @@ def test_offsets_beyond_an_int_of_bytes() -> None:
     graph = kernel_graph(tile({"i": 64}, stmts), {"x": x.shape}, {"y": (3, 64)})
     got = run(graph, {"x": x}, sanitize=PLAIN)["y"]
     np.testing.assert_array_equal(got, [i, -i, np.zeros(64)])
+
+
+def loop_over(index: tuple[Any, ...], shape: tuple[int, ...], trips: int = 37) -> tuple[Any, list[str]]:
+    """A graph whose loop sums ``x[index]`` over ``k``, and the PTX of the loop's body."""
+    loop = Loop(axis("k", trips), (Load("v", "x", index), Accum("s", "v", "add")))
+    graph = kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": shape}, {"y": (64,)})
+    body = compiled(graph).ptx.partition("loop_k:\n")[2].partition(" bra ")[0]
+    return graph, [line.split()[0] for line in body.splitlines()]
+
+
+def test_an_offset_beyond_an_immediate_leaves_the_loop() -> None:
+    for place in (2**21 - 1, 2**21, 3 * 2**20 + 5):
+        graph, body = loop_over((op("+", op("+", AT, op("*", var("k"), 64)), place),), (4 * 2**20,))
+        x = np.zeros(4 * 2**20, np.float32)
+        x[place : place + 37 * 64] = np.arange(37 * 64)
+        np.testing.assert_array_equal(run(graph, {"x": x})["y"], x[place : place + 37 * 64].reshape(37, 64).sum(0))
+        assert body.count("add.s64") == 1, place
+        assert compiled(graph).ptx.count("add.s64") == (3 if place < 2**21 else 4)
+
+
+def test_what_an_outer_condition_chooses_leaves_the_loop() -> None:
+    chosen = TernaryExpr(op("&&", op("<", AT, 32), op("<", lit(3), AT)), AT, lit(7))
+    graph, body = loop_over((chosen, var("k")), (64, 64))
+    x: Array = np.random.default_rng(3).integers(-9, 9, (64, 64)).astype(np.float32)
+    rows = [i if 3 < i < 32 else 7 for i in range(64)]
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], x[rows, :37].sum(1))
+    assert not {"mad.lo.s32", "mul.lo.s32", "selp.b32"}.intersection(body)
 
 
 def test_symbolic_buffers_that_may_be_large_are_addressed_in_64_bits() -> None:
