@@ -23,14 +23,17 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
-from ptxc.ir import cfg
+from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.liveness import crowding, uses, words
-from ptxc.ir.values import Operand, Value
+from ptxc.ir.values import Const, Operand, Value
 
 #: From how many live words (:func:`crowding`) on registers are scarce. Below, the assembler finds room (measured over
 #: Emmy's corpus: it takes hardly more, and no CTA on the multiprocessor is lost); above, it spills.
 _SCARCE = 144
+
+#: What is less than this is a small constant: an immediate of an instruction holds it.
+_SMALL = 1 << 23
 
 
 def run(kernel: Kernel) -> None:
@@ -71,6 +74,7 @@ def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: 
                 instr.op.effect == "PURE"
                 and instr.guard is None
                 and inside.isdisjoint(instr.operands)
+                and not _is_immediate(instr)
                 and ((users := thrifty()) is None or _frees_registers(instr, users))
             ):
                 hoisted.append(instr)
@@ -79,6 +83,16 @@ def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: 
                 kept.append(instr)
         block.instrs = kept
     entry.instrs[-1:-1] = hoisted
+
+
+def _is_immediate(instr: Instr) -> bool:
+    """Whether an instruction adds a small constant to 64 bits, as each matrix descriptor of a warpgroup's product has:
+    the assembler makes it part of moving the descriptor to uniform registers, where it takes none of the thread's.
+    """
+    if instr.op is not opcodes.ADD or instr.mods != ("s64",):
+        return False
+    constant = instr.operands[1]
+    return type(constant) is Const and constant.bits < _SMALL
 
 
 def _frees_registers(instr: Instr, users: Counter[Value]) -> bool:
