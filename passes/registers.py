@@ -6,7 +6,9 @@ from below what the assembler will allocate. Both stand in the kernel's header::
       registers b32: 12 peak 7
 
 Where threads fill a multiprocessor of 64 warps, each has 32 registers. The assembler tends to spill a word or two
-rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``).
+rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). Where shared memory has room
+for one CTA alone, a kernel asks for that one only if it needs many registers: asked, the assembler does not spill, but
+takes more of them than it needs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Kernel
 from ptxc.ir.liveness import Liveness, liveness
 from ptxc.ir.types import BANKS, Type
@@ -22,6 +25,9 @@ from ptxc.target import parse_target
 
 #: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
 _TIGHT = range(31, 37)
+
+#: From how many live words on the assembler may spill in a kernel that asks for no number of CTAs (measured likewise).
+_MANY = 57
 
 
 class Registers(NamedTuple):
@@ -36,11 +42,18 @@ def run(kernel: Kernel) -> None:
     """Count, and write the counts into the kernel."""
     found = count(kernel)
     kernel.registers = {bank: (found.counts[bank], found.peaks[bank]) for bank in BANKS if found.counts[bank]}
-    if not kernel.ctas and not kernel.shared:
+    words = sum(peak * bank.words for bank, peak in found.peaks.items())
+    if not kernel.ctas and not kernel.shared and words in _TIGHT:
         target = parse_target(kernel.target)
-        words = sum(peak * bank.words for bank, peak in found.peaks.items())
-        if words in _TIGHT and target.full_registers(kernel.threads) == 32:
+        if target.full_registers(kernel.threads) == 32:
             kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
+    elif kernel.ctas == 1 and words < _MANY and not _moves_registers(kernel):
+        kernel.ctas = 0
+
+
+def _moves_registers(kernel: Kernel) -> bool:
+    """Whether warps hand registers to one another, for which the assembler has to know how many each begins with."""
+    return any([instr.op is opcodes.SETMAXNREG for block in kernel.blocks for instr in block.instrs])
 
 
 def count(kernel: Kernel) -> Registers:
