@@ -62,8 +62,8 @@ class Build:
         """Bytes that a thread's registers are spilled by, stored and loaded."""
         return self.resources.spill_stores + self.resources.spill_loads
 
-    def to_dict(self, unit: Unit) -> dict[str, Any]:
-        """All figures, as JSON takes them; ``unit`` is what work is counted in."""
+    def to_dict(self, unit: Unit, hottest: Region) -> dict[str, Any]:
+        """All figures, as JSON takes them; ``unit`` is what work is counted in, ``hottest`` the region compared."""
         return {
             "target": self.target,
             "ptx_seconds": self.ptx_seconds,
@@ -73,7 +73,7 @@ class Build:
             "occupancy": asdict(self.occupancy),
             "instructions": self.code.size,
             "loops": [_region(loop, unit) for loop in self.code.loops],
-            "hottest": _region(self.code.hottest(unit), unit),
+            "hottest": _region(hottest, unit),
         }
 
 

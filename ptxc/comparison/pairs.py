@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ptxc.comparison.builds import Build, build_with_nvcc, build_with_ptxc, emmys_texts
-from ptxc.comparison.work import Region, Unit, alike, common_unit
+from ptxc.comparison.work import Region, Unit, alike, common_unit, hottest_of
 from ptxc.compilation import Options
 from ptxc.driver import graph_of
 from ptxc.errors import CompileError, InputError
@@ -43,9 +43,12 @@ class Comparison:
 
     @cached_property
     def hottest(self) -> tuple[Region | None, Region | None]:
-        """The hottest region of each build."""
-        ours, theirs = (build.code.hottest(self.unit) if build else None for build in (self.ptxc, self.nvcc))
-        return ours, theirs
+        """The hottest region of each build; of two builds, those that compare (:func:`hottest_of`)."""
+        if self.both:
+            ours, theirs = self.both
+            return hottest_of(ours.code, theirs.code, self.unit)
+        one, other = (build.code.hottest(self.unit) if build else None for build in (self.ptxc, self.nvcc))
+        return one, other
 
     @property
     def per_work(self) -> float | None:
@@ -69,8 +72,10 @@ class Comparison:
             "unit": self.unit if self.ptxc or self.nvcc else None,
             "per_work_ratio": self.per_work,
             "alike": self.alike,
-            "ptxc": self.ptxc.to_dict(self.unit) if self.ptxc else None,
-            "nvcc": self.nvcc.to_dict(self.unit) if self.nvcc else None,
+            **{
+                who: build.to_dict(self.unit, hottest) if build and hottest else None
+                for who, build, hottest in zip(("ptxc", "nvcc"), (self.ptxc, self.nvcc), self.hottest, strict=True)
+            },
         }
 
 

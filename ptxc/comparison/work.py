@@ -10,7 +10,8 @@ Instructions for a unit of work do:
 - `KERNEL`, else: the whole kernel is one unit.
 
 The *hottest* loop is, of the loops with such work that contain no other loop with such work, the one with most of it;
-of equals the first. Loops inside it that lack the work, as those that wait for an mbarrier or elect a thread, are
+of equals the first. If two builds' hottest loops do not do the same, the hottest that do are compared
+(:func:`hottest_of`). Loops inside it that lack the work, as those that wait for an mbarrier or elect a thread, are
 part of it. Where a build has no loop with the work, as its compiler unrolled it away, all instructions of the kernel
 that can be reached are its region. A kernel without any loop is that in both builds, and `FLOAT`, `WORD` or `KERNEL`
 is chosen by what the kernel has as a whole.
@@ -78,14 +79,17 @@ class Code:
         """Whether the kernel, or a loop of it, does such work."""
         return any(region.work[unit] for region in (self.loops if in_loops else (self.whole,)))
 
-    def hottest(self, unit: Unit) -> Region:
-        """The hottest loop, or the whole kernel."""
-        candidates = [
+    def working(self, unit: Unit) -> list[Region]:
+        """The loops with such work that contain no other loop with such work."""
+        if unit is Unit.KERNEL:
+            return []
+        return [
             loop for loop in self.loops if loop.work[unit] and not any(self.loops[at].work[unit] for at in loop.inner)
         ]
-        if unit is Unit.KERNEL or not candidates:
-            return self.whole
-        return max(candidates, key=lambda loop: loop.work[unit])
+
+    def hottest(self, unit: Unit) -> Region:
+        """The hottest loop, or the whole kernel."""
+        return max(self.working(unit), key=lambda loop: loop.work[unit], default=self.whole)
 
 
 def analyse(instructions: Sequence[Instruction]) -> Code:
@@ -116,6 +120,19 @@ def common_unit(builds: Sequence[Code]) -> Unit:
     shared = [unit for unit in (Unit.FLOAT, Unit.WORD) if all(code.works(unit) for code in builds)]
     in_loops = [unit for unit in shared if any(code.works(unit, in_loops=True) for code in builds)]
     return next(iter([*in_loops, *shared]), Unit.KERNEL)
+
+
+def hottest_of(ours: Code, theirs: Code, unit: Unit) -> tuple[Region, Region]:
+    """What to compare of two builds of a kernel: their hottest regions.
+
+    Where these are not alike, as bodies are unrolled differently and another of the kernel's loops has most work then,
+    the hottest of our loops that are alike to one of theirs, and that.
+    """
+    hottest = ours.hottest(unit), theirs.hottest(unit)
+    if alike(*hottest, unit):
+        return hottest
+    pairs = [(one, other) for one in ours.working(unit) for other in theirs.working(unit) if alike(one, other, unit)]
+    return max(pairs, key=lambda pair: pair[0].work[unit], default=hottest)
 
 
 def alike(one: Region, other: Region, unit: Unit) -> bool:

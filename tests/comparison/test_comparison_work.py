@@ -9,7 +9,7 @@ from comparison_lab import loop
 from test_comparison_loops import code
 
 from ptxc.comparison.sass import Kind, parse
-from ptxc.comparison.work import Code, Unit, analyse, common_unit
+from ptxc.comparison.work import Code, Unit, alike, analyse, common_unit, hottest_of
 
 DATA = Path(__file__).parent / "data"
 
@@ -106,3 +106,40 @@ def test_recorded_kernels(name: str, unit: Unit, ours: float, theirs: float) -> 
     builds = [recorded(f"{name}.ptxc"), recorded(f"{name}.nvcc")]
     assert common_unit(builds) is unit
     assert [build.hottest(unit).per_work(unit) for build in builds] == [ours, theirs]
+
+
+#: Two loops, one that sums and one that divides, unrolled by as much.
+TWO = """
+    S2R R0
+    {sum}
+    @P0 BRA sum
+    {division}
+    @P1 BRA division
+    EXIT
+    """
+SUM = ["LDG.E R0,[R2]", "FADD R1", "MUFU.EX2 R1", "FMUL R1", "FADD R1"]
+DIVISION = ["LDG.E R0,[R2]", "FADD R1", "STG.E [R2],R1"]
+
+
+def two_loops(sums: int, divisions: int) -> Code:
+    def body(lines: list[str], times: int, label: str) -> str:
+        return "\n    ".join([f"{lines[0]} # {label}", *lines[1:], *(lines * (times - 1))])
+
+    return analyse(code(TWO.format(sum=body(SUM, sums, "sum"), division=body(DIVISION, divisions, "division"))))
+
+
+def test_loops_that_do_the_same_are_compared() -> None:
+    ours, theirs, unit = two_loops(1, 8), two_loops(4, 4), Unit.FLOAT
+    assert not alike(ours.hottest(unit), theirs.hottest(unit), unit)
+    assert [region.work[unit] for region in hottest_of(ours, theirs, unit)] == [8, 4]
+    assert [region.per_work(unit) for region in hottest_of(ours, theirs, unit)] == [25 / 8, 13 / 4]
+    assert [region.work[unit] for region in hottest_of(theirs, ours, unit)] == [16, 4]
+    same = two_loops(2, 2)
+    assert hottest_of(same, theirs, unit) == (same.hottest(unit), theirs.hottest(unit))
+
+
+def test_the_hottest_are_compared_where_no_loops_do_the_same() -> None:
+    ours, theirs, unit = loop("LDG.E R0,[R2]; FADD R1"), loop("LDG.E R0,[R2]; FADD R1; FADD R2"), Unit.FLOAT
+    assert hottest_of(ours, theirs, unit) == (ours.hottest(unit), theirs.hottest(unit))
+    straight = analyse(code("LDG.E R1,[R2]\nFADD R1\nEXIT"))
+    assert hottest_of(ours, straight, unit) == (ours.hottest(unit), straight.whole)
