@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emmy.compiler.dim import Dim
 from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.kernel import ir
 from emmy.compiler.ir.pure.lam import Lambda
@@ -38,7 +39,7 @@ from kernel_ir import (
     tile,
     var,
 )
-from lowering_lab import Array, kernel_graph, of_bfloat, refused, run, to_bfloat
+from lowering_lab import Array, compiled, kernel_graph, of_bfloat, refused, run, to_bfloat
 
 SHAPE = (16, 8, 16)
 I = var("i")  # noqa: E741 - the tile's axis
@@ -409,6 +410,36 @@ def test_an_epilogue_loads_and_computes(rows: int) -> None:
     t = PRODUCT[:rows] + w[1:]
     chosen = np.where(np.arange(8) < np.arange(rows)[:, None], t * r, t)
     np.testing.assert_array_equal(got["z"], chosen + 3 * PRODUCT[:rows])
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+@pytest.mark.parametrize("more", [0, 4])
+@pytest.mark.parametrize(("rows", "columns"), [(13, 8), (16, 5), (9, 7), (8, 8), (1, 8)])
+def test_an_epilogue_at_an_edge(rows: int, columns: int, more: int, kind: str) -> None:
+    row, column = var(ir.ELEM_ROW), var(ir.ELEM_COL)
+    extra = [Assign(f"t{at + 1}", ElementwiseImpl("add"), (f"t{at}", "factor")) for at in range(more)]
+    chain = [
+        Load("factor", "f", (row,)),
+        Load("bias", "w", (column,)),
+        Assign("t0", ElementwiseImpl("multiply"), ("acc", "factor")),
+        *extra,
+        Assign("s", ElementwiseImpl("add"), (f"t{more}", "bias")),
+    ]
+    store = RegStore(
+        "z", ZERO, "c", SHAPE, epilogue=epilogue(("acc",), chain, "s"),
+        m_guard=(lit(0), op("+", var("n"), 0)), n_guard=(lit(0), lit(columns)) if columns < 8 else None,
+    )  # fmt: skip
+    f, w = numbers(11, 16), numbers(12, 8)
+    inputs = {**GIVEN, "f": (16,), "w": (8,), "size": (Dim("n"),)}
+    graph = warp([*loaded(), store], inputs, {"z": ((16, 8), kind)})
+    arrays = {**ARRAYS, "f": f, "w": w, "size": np.zeros(rows, np.float32)}
+    expected = np.full((16, 8), np.nan, np.float32)  # what is outside nobody writes
+    expected[:rows, :columns] = ((PRODUCT + more) * f[:, None] + w)[:rows, :columns]
+    np.testing.assert_array_equal(run(graph, arrays)["z"].astype(np.float32), expected)
+    ptx = compiled(graph).ptx
+    # A block for each of the two rows.
+    branches = more > 0 and columns == 8
+    assert ptx.count("bra $") == (2 if branches else 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- errors

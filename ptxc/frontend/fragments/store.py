@@ -1,13 +1,15 @@
 """Stores of accumulators, with what is computed of each element on the way.
 
 A lane holds pairs of adjacent columns: where the buffer keeps columns next to each other, a pair is one store. Where
-the tile hangs over an edge (``m_guard``, ``n_guard``), each store, and what its elements load, happens only inside.
+the tile hangs over an edge (``m_guard``, ``n_guard``), each store, and what its elements load, happens only inside:
+under a predicate, or, where much is computed of them, in a block of its own. That keeps what many elements need from
+all being under way together, for which there are no registers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import ELEM_COL, ELEM_ROW, RegStore
@@ -26,7 +28,7 @@ from ptxc.frontend.scope import Typed
 from ptxc.frontend.threads import ALL_LANES, exchange
 from ptxc.ir import opcodes
 from ptxc.ir.types import B32
-from ptxc.ir.values import FALSE, TRUE, Operand, integer
+from ptxc.ir.values import FALSE, TRUE, Operand, Value, integer
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
@@ -35,11 +37,14 @@ if TYPE_CHECKING:
 _PAIRS = (F16_T, BF16_T, F32_T)
 _ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
 
+#: From how many steps on an epilogue is computed in a block of its own (measured over Emmy's corpus).
+_LONG_EPILOGUE = 6
+
 
 class _Store:
     """A store of one accumulator, as far as its elements have it in common."""
 
-    __slots__ = ("column_stride", "flat", "k", "row_stride", "stmt", "tile", "type")
+    __slots__ = ("column_stride", "flat", "k", "loaded", "row_stride", "stmt", "tile", "type")
 
     def __init__(self, k: Lowering, stmt: RegStore) -> None:
         _check(k, stmt)
@@ -56,6 +61,8 @@ class _Store:
         #: The offset in the buffer of the tile's first element.
         self.flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
         self.tile = lanes.accumulator(k, stmt.fragment_layout, stmt.fragment_index if stmt.volta_interleaved else None)
+        #: What the epilogue has loaded already of the row at hand.
+        self.loaded: dict[str, Typed] = {}
 
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
@@ -119,17 +126,43 @@ def _store_cell(s: _Store) -> None:
     ones = s.column_stride.constant == 1 and not s.column_stride.terms
     atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
     paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
+    steps = s.stmt.epilogue.body if s.stmt.epilogue is not None else ()
     for first in range(0, len(s.tile.rows), 2):
-        place = _place(s, first) if paired else None
-        if place is not None and is_multiple(place, 2):
-            predicate = _inside(s, first)
-            if predicate != FALSE:
-                _store_pair(s, first, place, predicate)
-            continue
-        for element in (first, first + 1):
-            predicate = _inside(s, element)
-            if predicate != FALSE:
-                _store_element(s, element, predicate)
+        inside = _inside(s, first), _inside(s, first + 1)
+        if inside[0] == inside[1] and isinstance(inside[0], Value) and len(steps) >= _LONG_EPILOGUE:
+            _store_where(s, steps, first, inside[0], paired)
+        else:
+            _store_two(s, first, inside, paired)
+
+
+def _store_where(s: _Store, steps: Sequence[Any], first: int, predicate: Value, paired: bool) -> None:
+    """Store two elements of a row in a block that only threads enter whose row is inside.
+
+    In front of it is what other cells of the row have in common with this: addresses, and loads for any column.
+    """
+    k = s.k
+    for element in (first, first + 1):
+        k.memory.address(s.stmt.dst_buffer, k.memory.swizzled(s.stmt.swizzle, _place(s, element)))
+    k.names.push()
+    k.names.declare(ELEM_ROW, s.tile.rows[first])
+    for step in steps:
+        if type(step) is Load and not any(ELEM_COL in index.free_vars() for index in step.index):
+            s.loaded[step.name] = _load(k, step, predicate)
+    k.names.pop()
+    k.when(predicate, lambda: _store_two(s, first, (TRUE, TRUE), paired))
+    s.loaded.clear()
+
+
+def _store_two(s: _Store, first: int, inside: tuple[Operand, Operand], paired: bool) -> None:
+    """Store an element and its neighbour, each where it is inside; ``paired`` if one store can take both."""
+    place = _place(s, first) if paired else None
+    if place is not None and is_multiple(place, 2):
+        if inside[0] != FALSE:
+            _store_pair(s, first, place, inside[0])
+        return
+    for element, predicate in zip((first, first + 1), inside, strict=True):
+        if predicate != FALSE:
+            _store_element(s, element, predicate)
 
 
 def _place(s: _Store, element: int) -> Linear:
@@ -203,6 +236,9 @@ def _value(s: _Store, element: int, predicate: Operand) -> Typed:
         k.names.declare(name, value)
     steps: Iterable[Any] = stmt.epilogue.body
     for step in steps:
+        if step.name in s.loaded:
+            k.names.declare(step.name, s.loaded[step.name])
+            continue
         what = _STEPS.get(type(step))
         if what is None:
             hint = f"an epilogue holds {', '.join(kind.__name__ for kind in _STEPS)}"
