@@ -83,6 +83,11 @@ PIPELINE: tuple[Pass, ...] = (
         (("cse", "what is computed once already need not be moved twice"),),
     ),
     Pass(
+        65, "counters", 2,
+        "let a small loop count in one of its addresses",
+        (("hoist", "what an address begins with stands in front of the loop only then"),),
+    ),
+    Pass(
         70, "contract", 1,
         "fuse multiplications and additions",
         (("cse", "a product that several sums use is not fused, and merging decides how many use it"),),

@@ -494,7 +494,7 @@ def test_a_whole_warpgroup_beside_a_part_of_one_multiplies() -> None:
 
 def test_registers_that_a_product_holds_when_the_loop_comes_round_are_refused() -> None:
     halve = FragmentApply("c0", ElementwiseImpl("multiply"), ("c0", lit(0.5)), ("frag", "uniform"), in_place=True)
-    odd = StridedLoop(axis("k", 65), lit(0), lit(1), (halve, WgmmaFence(), *product(8), WgmmaCommit()), unroll=False)
+    odd = StridedLoop(axis("k", 67), lit(0), lit(1), (halve, WgmmaFence(), *product(8), WgmmaCommit()), unroll=False)
     error = refused(lambda: kernel(*accumulators(8), odd, WgmmaWait(0)))
     assert "is in flight, which no wgmma.wait_group has ended" in str(error)
     assert "FragmentApply" in error.statement

@@ -222,5 +222,6 @@ _COMPUTE: dict[str, Callable[..., int]] = {
     "shl": _left,
     "shr": _right,
     "setp": _compare,
+    "pack": lambda instr, low, high: (low & 0xFFFF) | high << 16,
     "selp": lambda instr, a, b, predicate: a if predicate == -1 else b,
 }

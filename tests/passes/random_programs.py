@@ -8,7 +8,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.builder import Builder
 from ptxc.ir.kernel import Block, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.opcodes import OPCODES, Opcode
-from ptxc.ir.types import B32, B64, PRED, Type
+from ptxc.ir.types import B16, B32, B64, PRED, Type
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
 #: What the parameters are when a kernel is executed.
@@ -96,9 +96,9 @@ class _Maker:
     def statements(self, depth: int) -> None:
         for _ in range(self.random.randint(1, 6)):
             self.budget -= 1
-            kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic]
+            kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic] + [self.halves] * 2
             if depth and self.budget > 0:
-                kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2
+                kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2 + [self.addresses] * 3
             if self.collective:
                 kinds += [self.meet] * 2
             if self.flights:
@@ -184,6 +184,42 @@ class _Maker:
         back = tuple(self.kernel.value(value.type, "w") for value in held)
         self.builder.multi(opcodes.WGMMA_WAIT, ("sync", "aligned"), back, (*flying, integer(B32, 0)))
         self.visible += back
+
+    def halves(self) -> None:
+        """Two halves are computed alike, perhaps one of them is stored as well, and packed."""
+        builder, random = self.builder, self.random
+        x, y = [builder.cvt("u16.u32", self.operand(B32), "h") for _ in range(2)]
+        forms = [random.choice((opcodes.ADD, opcodes.SUB)) for _ in range(random.randint(1, 3))]
+        low, high = x, y
+        for op in forms:
+            low = builder.binary(op, "s16", low, integer(B16, random.randrange(9)), "h")
+        if random.random() < 0.2:
+            self.store(low)
+        self.compute()
+        for op in forms if random.random() < 0.8 else reversed(forms):
+            high = builder.binary(op, "s16", high, integer(B16, random.randrange(9)), "h")
+        self.visible.append(builder.emit(opcodes.PACK, ("b32",), B32, (low, high), "pair"))
+
+    def addresses(self) -> None:
+        """A loop between constants, of one block, whose counter makes addresses; perhaps it is used otherwise too."""
+        builder, random = self.builder, self.random
+        first, step = random.randrange(4), random.randint(1, 3)
+        bases = [self.compute(B32) for _ in range(random.randint(1, 3))]
+        before = self.visible.copy()
+        head, after = builder.new_block("loop"), builder.new_block("done")
+        builder.branch(head, (integer(B32, first),))
+        (index,) = self.enter(head, [B32])
+        head.unrolled = random.random() < 0.8
+        for base in bases:
+            factor = integer(B32, random.choice((4, 4, 8, 16, 12)))
+            self.store(builder.emit(opcodes.MAD, ("lo", "s32"), B32, (index, factor, base), "at"))
+        if random.random() < 0.2:
+            self.store(index)
+        following = builder.binary(opcodes.ADD, "s32", index, integer(B32, step), "i")
+        again = builder.setp("lt.s32", following, integer(B32, first + random.randint(1, 9)))
+        builder.branch_if(again, head, after, (following,), ())
+        self.visible = before
+        self.enter(after, [])
 
     def condition(self, depth: int) -> None:
         """An ``if``, perhaps with an ``else``, whose ways pass values to where they meet, or of which one ends."""
