@@ -29,9 +29,15 @@ def uses(instr: Instr) -> list[Value]:
 
 def reads(instr: Instr) -> Sequence[Operand]:
     """Operands among which are all values that an instruction reads; cheaper than :func:`uses` where that will do."""
-    if instr.op.addresses or instr.guard is not None or instr.targets:
-        return uses(instr)
-    return instr.operands
+    op = instr.op
+    if op.plain and instr.guard is None:
+        return instr.operands
+    found: list[Operand] = [operand.base if type(operand) is Mem else operand for operand in instr.operands]
+    if instr.guard is not None:
+        found.append(instr.guard.predicate)
+    for edge in instr.targets:
+        found += edge.args
+    return found
 
 
 def words(values: Iterable[Value]) -> int:
@@ -39,15 +45,17 @@ def words(values: Iterable[Value]) -> int:
     return sum([value.type.words for value in values])
 
 
-def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
+def crowding(kernel: Kernel, loops: Iterable[Loop], enough: int | None = None) -> int:
     """About how many 32-bit registers are live at the busiest point of a kernel in SSA form.
 
     A value counts from where it is defined to its last use in the order of the text, and to the end of each loop that
-    uses it and does not define it: at least what :func:`liveness` would find, at a fraction of the work.
+    uses it and does not define it: at least what :func:`liveness` would find, at a fraction of the work. Nobody looks
+    further where ``enough`` are live already.
     """
     ending: dict[Block, list[Loop]] = {}
     for loop in loops:
         ending.setdefault(loop.blocks[-1], []).append(loop)
+    #: The values that are live, and whatever else was an operand below.
     live: set[Operand] = set()
     now = peak = 0
     for block in reversed(kernel.blocks):
@@ -60,12 +68,17 @@ def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
                 if result in live:
                     live.remove(result)
                     now -= result.type.words
-            for operand in reads(instr):
-                if type(operand) is Value and operand not in live:
-                    live.add(operand)
-                    now += operand.type.words
-            if now > peak:
-                peak = now
+            read = reads(instr)
+            if not live.issuperset(read):
+                for operand in read:
+                    if operand not in live:
+                        live.add(operand)
+                        if type(operand) is Value:
+                            now += operand.type.words
+                if now > peak:
+                    peak = now
+        if enough is not None and peak >= enough:
+            break
         gone = live.intersection(block.params)
         live -= gone
         now -= words([value for value in block.params if value in gone])
@@ -74,14 +87,10 @@ def crowding(kernel: Kernel, loops: Iterable[Loop]) -> int:
 
 def _entering(loop: Loop) -> set[Value]:
     """The values that a loop uses and does not define."""
-    used: set[Operand] = set()
-    defined: set[Operand] = set()
-    for block in loop.blocks:
-        defined.update(block.params)
-        for instr in block.instrs:
-            used.update(reads(instr))
-            defined.update(instr.results)
-    return {value for value in used - defined if type(value) is Value}
+    instrs = [instr for block in loop.blocks for instr in block.instrs]
+    used: set[Operand] = set().union(*[reads(instr) for instr in instrs])
+    used.difference_update(*[instr.results for instr in instrs], *[block.params for block in loop.blocks])
+    return {value for value in used if type(value) is Value}
 
 
 class Liveness(NamedTuple):
@@ -103,18 +112,15 @@ def liveness(kernel: Kernel) -> Liveness:
     all_reads: dict[Block, list[Sequence[Operand]]] = {}
     for block in kernel.blocks:
         read = all_reads[block] = [reads(instr) for instr in block.instrs]
-        # What was written or read so far, and of that what was read first.
-        seen: set[Operand] = set()
-        first: list[Operand] = []
-        for instr, operands in zip(block.instrs, read, strict=True):
-            if not seen.issuperset(operands):
-                first += [operand for operand in operands if operand not in seen]
-                seen.update(operands)
+        #: What is read below before it is written there.
+        needed: set[Operand] = set()
+        for instr, operands in zip(reversed(block.instrs), reversed(read), strict=True):
             # A guarded instruction may leave its result as it was.
             if instr.guard is None:
-                seen.update(instr.results)
+                needed.difference_update(instr.results)
+            needed.update(operands)
         bits = 0
-        for value in first:
+        for value in needed:
             if type(value) is Value:
                 bits |= 1 << numbers.setdefault(value, len(numbers))
         exposed[block] = bits

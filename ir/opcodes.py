@@ -71,6 +71,7 @@ class Opcode:
         "name",
         "needs",
         "operands",
+        "plain",
         "registers_only",
         "results",
         "takes_constants",
@@ -97,6 +98,8 @@ class Opcode:
         self.operands = tuple(operands.split())
         #: Whether an operand is a memory address, whose register is read.
         self.addresses = any(letter.startswith("M") for letter in self.operands)
+        #: Whether it reads its operands as they are: none is an address, and it passes nothing to another block.
+        self.plain = not self.addresses and effect != END
         self.effect = effect
         #: Every modifier that the instruction is emitted with; one that ends in ``=`` is followed by a number.
         self.modifiers = frozenset(modifiers.split())

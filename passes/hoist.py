@@ -39,7 +39,7 @@ def run(kernel: Kernel) -> None:
     if not loops:
         return
     before = cfg.predecessors(kernel)
-    thrifty = cache(lambda: _users(kernel) if crowding(kernel, loops) >= _SCARCE else None)
+    thrifty = cache(lambda: _users(kernel) if crowding(kernel, loops, _SCARCE) >= _SCARCE else None)
     for loop in loops:
         members = set(loop.blocks)
         entries = {block: None for block in before[loop.header] if block not in members}

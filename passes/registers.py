@@ -11,13 +11,14 @@ rather than leave room for fewer threads; then the kernel asks for fewer CTAs (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import Liveness, liveness
+from ptxc.ir.liveness import liveness
 from ptxc.ir.types import BANKS, Type
-from ptxc.ir.values import Value
+from ptxc.ir.values import Operand, Value
 from ptxc.target import parse_target
 
 #: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
@@ -49,47 +50,40 @@ def count(kernel: Kernel) -> Registers:
     masks = dict.fromkeys(BANKS, 0)
     for value, number in live.numbers.items():
         masks[value.type] |= 1 << number
-    values: set[Value] = set()
     peaks = dict.fromkeys(BANKS, 0)
     for block in kernel.blocks:
         out = live.live_out[block]
         current = {bank: (out & mask).bit_count() for bank, mask in masks.items()}
         for bank, number in current.items():
             peaks[bank] = max(peaks[bank], number)
-        values.update(_walk_back(block, out, live, current, peaks))
-    counts = dict.fromkeys(BANKS, 0)
-    for value in values:
-        counts[value.type] += 1
-    return Registers(counts, peaks)
+        alive: set[Operand] = {value for value, bit in zip(live.numbers, reversed(f"{out:b}")) if bit == "1"}
+        _walk_back(block, live.read[block], alive, current, peaks)
+    values: set[Value] = set(live.numbers).union(*[instr.results for instr in kernel.instrs()])
+    counts = Counter([value.type for value in values])
+    return Registers({bank: counts[bank] for bank in BANKS}, peaks)
 
 
 def _walk_back(
-    block: Block, out: int, live: Liveness, current: dict[Type, int], peaks: dict[Type, int]
-) -> Iterable[Value]:
-    """Raise ``peaks`` to the most values that are live in the block; give the values that it defines or reads.
+    block: Block, reads: list[Sequence[Operand]], alive: set[Operand], current: dict[Type, int], peaks: dict[Type, int]
+) -> None:
+    """Raise ``peaks`` to the most values that are live in the block.
 
-    ``out`` are the values that are live at its end; ``current`` says how many, and is used up.
+    ``reads`` is what its instructions read. ``alive`` are the values that are live at its end, ``current`` says how
+    many of each bank; both are used up.
     """
-    numbers = live.numbers
-    #: Whether each value met so far is live above the instruction that was looked at last.
-    alive: dict[Value, bool] = {}
-    for instr, read in zip(reversed(block.instrs), reversed(live.read[block]), strict=True):
-        for result in instr.results:
-            known = alive.get(result)
-            if known or (known is None and result in numbers and out >> numbers[result] & 1):
-                # A guarded instruction may leave its result as it was.
-                if instr.guard is None:
-                    alive[result] = False
+    for instr, read in zip(reversed(block.instrs), reversed(reads), strict=True):
+        # A guarded instruction may leave its result as it was.
+        if instr.guard is None:
+            for result in instr.results:
+                if result in alive:
+                    alive.remove(result)
                     current[result.type] -= 1
-            else:
-                alive.setdefault(result, False)
-        for value in read:
-            if type(value) is Value and not (known := alive.get(value)):
-                alive[value] = True
-                if known is None and value in numbers and out >> numbers[value] & 1:
-                    continue
-                bank = value.type
-                current[bank] += 1
-                if current[bank] > peaks[bank]:
-                    peaks[bank] = current[bank]
-    return alive
+        if not alive.issuperset(read):
+            for operand in read:
+                if operand not in alive:
+                    alive.add(operand)
+                    if type(operand) is Value:
+                        bank = operand.type
+                        current[bank] += 1
+                        if current[bank] > peaks[bank]:
+                            peaks[bank] = current[bank]
