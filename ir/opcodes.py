@@ -67,6 +67,7 @@ class Opcode:
         "everywhere",
         "forms",
         "groups",
+        "mnemonics",
         "modifiers",
         "name",
         "needs",
@@ -103,6 +104,8 @@ class Opcode:
         self.effect = effect
         #: Every modifier that the instruction is emitted with; one that ends in ``=`` is followed by a number.
         self.modifiers = frozenset(modifiers.split())
+        #: How PTX spells it with its modifiers, by those: what has been printed so far.
+        self.mnemonics: dict[tuple[str, ...], str] = {}
         self.doc = doc
         self.needs = needs
         self.by_modifier = by_modifier
