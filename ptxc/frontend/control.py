@@ -80,7 +80,7 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     for axis, extent, value in zip(stmt.axes, extents, coordinates, strict=True):
         e.note(value, 0, max(extent.hi - 1, 0))
         k.coordinate(axis.name, e.registers.linear(value))
-    if k.last:
+    if stmt is k.last:
         b.effect(opcodes.TILE_GUARD, (), (inside,))
         k.body(stmt.body, f"{path}.body")
     else:

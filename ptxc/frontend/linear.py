@@ -14,6 +14,7 @@ would be undefined in Emmy's CUDA, so ranges of such expressions are cut to 32 b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Final, NamedTuple
 
@@ -90,6 +91,7 @@ class Linear:
         return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
 
 
+@lru_cache(4096)
 def constant(value: int, wide: bool | None = None) -> Linear:
     """A constant. Where its C type is not given, that of a literal: ``long long`` beyond 32768 in magnitude, as Emmy
     spells those."""
