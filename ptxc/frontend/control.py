@@ -44,8 +44,8 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, unrolling
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
+from ptxc.frontend.fragments.registers import know_family, selects_fragments, stem
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
-from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -223,7 +223,7 @@ def _loop_block(
     unit = _unit(start, end, stride)
     limit, advance = e.register(_in_units(k, end, unit), 32), e.register(_in_units(k, stride, unit), 32)
     carried = _variables(k, carried_names)
-    entries = [k.names.typed(name) for name in carried]
+    entries = k.names.all_typed(carried)
     before = [entry.operand for entry in entries]
     index = k.kernel.value(B32, var if unit == 1 else f"{var}_by_{unit}")
     header = b.new_block(f"loop.{var}")
@@ -250,7 +250,7 @@ def _loop_block(
             body(e.registers.add(current, step, turn))
         e.depth -= 1
     b.loc = loc
-    after = [k.names.typed(name).operand for name in carried]
+    after = [entry.operand for entry in k.names.all_typed(carried)]
     following = b.binary(opcodes.ADD, "s32", index, advance, index.hint)
     again = b.setp("lt.s32", following, limit)
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
@@ -346,7 +346,7 @@ def _branch(
     """Blocks for a condition; where they join, names that either side assigned are block parameters."""
     b = k.builder
     names = _variables(k, dict.fromkeys((*assigned(k, body), *assigned(k, else_body))))
-    before = [k.names.typed(name).operand for name in names]
+    before = [entry.operand for entry in k.names.all_typed(names)]
     then, join = b.new_block("then"), b.new_block("join")
     otherwise = b.new_block("else") if else_body else join
     loc = b.loc
@@ -356,7 +356,7 @@ def _branch(
     with k.region():
         k.scoped(body, path, binding)
     b.loc = loc
-    b.branch(join, [k.names.typed(name).operand for name in names])
+    b.branch(join, [entry.operand for entry in k.names.all_typed(names)])
     _rebind(k, names, before)
     flights, k.flights.state = k.flights.state, flights
     if else_body:
@@ -364,9 +364,10 @@ def _branch(
         with k.region():
             k.scoped(else_body, else_path)
         b.loc = loc
-        b.branch(join, [k.names.typed(name).operand for name in names])
+        b.branch(join, [entry.operand for entry in k.names.all_typed(names)])
     k.flights.join(flights)
-    join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
+    entries = k.names.all_typed(names)
+    join.params = [k.kernel.value(entry.type.bank, stem(name)) for name, entry in zip(names, entries, strict=True)]
     b.start(join)
     _rebind(k, names, join.params)
 
@@ -421,7 +422,7 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         declared.add(stmt.name)
     elif kind is RegFragment:
         # The statements after it, which are looked at next, choose members by variables.
-        k.families[stmt.name] = stmt.count
+        know_family(k, stmt.name, stmt.count)
         declared.update(fragment_names(k, stmt.name))
     elif kind is FragmentApply and not stmt.in_place:
         declared.update(fragment_names(k, stmt.out))

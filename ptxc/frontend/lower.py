@@ -86,6 +86,8 @@ class Lowering:
         self.fragments: dict[str, Fragment] = {}
         #: How many members each family of fragments has.
         self.families: dict[str, int] = {}
+        #: The names of their registers, by the name that says which of a family it is, if they are one.
+        self.members: dict[str, tuple[str, ...]] = {}
         #: What descriptors of matrices in shared memory describe: the type of its elements.
         self.matrices: dict[str, ElementType] = {}
         #: The registers of fragments that a product holds.

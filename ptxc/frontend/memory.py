@@ -374,7 +374,7 @@ class Memory:
     def load_vector(self, name: str, mem: Mem, type: ElementType, count: int, hint: str) -> list[Value]:
         """``count`` consecutive elements as the registers of one access: f32 each, or two f16 in each b32."""
         kind, words = ("f32", count) if type is F32_T else ("b32", count // 2)
-        results = tuple(self.builder.kernel.value(OF_MODIFIER[kind], hint) for _ in range(words))
+        results = self.builder.kernel.values(OF_MODIFIER[kind], hint, words)
         mods = (*self.space(name), *((f"v{words}",) if words > 1 else ()), kind)
         self.builder.multi(opcodes.LD, mods, results, (mem,))
         return list(results)

@@ -210,7 +210,7 @@ def exchange(k: Lowering, value: Typed, mode: str, lane: Operand, clamp: int, ma
         return Typed(move(operand), value.type)
     if bank is B16:
         word = b.emit(opcodes.PACK, ("b32",), B32, (operand, operand), "word")
-        halves = tuple(k.kernel.value(B16, "other") for _ in range(2))
+        halves = k.kernel.values(B16, "other", 2)
         b.multi(opcodes.UNPACK, ("b32",), halves, (move(word),))
         return Typed(halves[0], value.type)
     if bank in (B64, F64):

@@ -74,8 +74,9 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
     """Declare the fragment ``name``, or a family of ``count`` fragments, whose registers hold ``values``."""
     if not (name.isidentifier() and name.isascii()):
         raise InputError(f"{name!r} is no name of a fragment", hint="names are letters, digits and underscores")
-    k.fragments[name] = made
-    k.families[name] = count
+    if k.fragments.get(name) != made or k.families.get(name) != count:
+        k.fragments[name] = made
+        know_family(k, name, count)
     type, flying, declare = made.register, k.flights.state, k.names.declare
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
         for register, value in zip(register_names(member, made.registers), values, strict=True):
@@ -83,6 +84,12 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
                 what = f"the fragment {name!r} is declared again while wgmma may hold it"
                 raise InputError(what, hint="wait for the product in the scope of its fragments")
             declare(register, Typed(value, type))
+
+
+def know_family(k: Lowering, name: str, count: int) -> None:
+    """Let the fragment ``name`` be a family of ``count``, or one alone."""
+    k.families[name] = count
+    k.members.clear()
 
 
 def _described(stmt: RegFragment) -> Fragment:
@@ -177,15 +184,21 @@ def names(k: Lowering, name: str) -> tuple[str, ...]:
     Raises InputError for an unknown one, and for one that a product holds.
     """
     found = names_in_flight(k, name)
-    if k.flights.state and any(k.flights.state.get(register) for register in found):
+    flying = k.flights.state
+    if flying and any(flying.get(register) for register in found):
         raise InputError(f"the fragment {name!r} is held by wgmma", hint="a WgmmaWait before this statement ends that")
     return found
 
 
 def names_in_flight(k: Lowering, name: str) -> tuple[str, ...]:
     """The same for a fragment that a product may hold."""
-    found = fragment(k, name)
-    return register_names(member_of(k, name), found.registers)
+    found = k.members.get(name)
+    if found is None:
+        member = member_of(k, name)
+        found = register_names(member, fragment(k, name).registers)
+        if member == name:
+            k.members[name] = found  # it is no variable that chooses the member
+    return found
 
 
 def member_of(k: Lowering, name: str) -> str:
@@ -214,12 +227,12 @@ def member_of(k: Lowering, name: str) -> str:
 
 def read(k: Lowering, name: str) -> list[Typed]:
     """What the registers of the fragment ``name`` hold."""
-    return [k.names.typed(register) for register in names(k, name)]
+    return k.names.all_typed(names(k, name))
 
 
 def operands(k: Lowering, name: str) -> list[Value]:
     """The registers of the fragment ``name`` as operands of a tensor core's instruction, which takes no constants."""
-    found = [k.names.typed(register).operand for register in names(k, name)]
+    found = [held.operand for held in read(k, name)]
     return [operand if type(operand) is Value else as_register(k, operand) for operand in found]
 
 
@@ -233,6 +246,5 @@ def as_register(k: Lowering, operand: Operand) -> Value:
 
 def assign(k: Lowering, name: str, values: Sequence[Operand]) -> None:
     """Let the registers of the fragment ``name`` hold ``values``."""
-    known, register = k.names, fragment(k, name).register
-    for each, value in zip(names(k, name), values, strict=True):
-        known.assign(each, Typed(value, register))
+    register = fragment(k, name).register
+    k.names.assign_all(names(k, name), [Typed(value, register) for value in values])
