@@ -78,13 +78,16 @@ class _Simplifier:
     def block(self, block: Block) -> None:
         kept: list[Instr] = []
         self.quotients = {}
+        replaced = self.substitution.replaced
         for instr in block.instrs:
-            self.substitution.apply(instr)
+            op = instr.op
+            if not op.plain or instr.guard is not None or not replaced.isdisjoint(instr.operands):
+                self.substitution.apply(instr)
             if instr.guard is not None and not self.may_execute(instr):
                 for value in instr.results:
                     self.replace(value, Const(value.type, 0), instr, kept)
                 continue
-            rule = _RULES.get(instr.op)
+            rule = _RULES.get(op)
             if rule is not None:
                 replacement = rule(self, instr, kept) if instr.guard is None else None
                 if replacement is not None:
