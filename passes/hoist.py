@@ -59,9 +59,7 @@ def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: 
     """
     inside: set[Operand] = set()
     for block in loop.blocks:
-        inside.update(block.params)
-        for instr in block.instrs:
-            inside.update(instr.results)
+        inside.update(block.params, *[instr.results for instr in block.instrs])
     hoisted: list[Instr] = []
     # Layout order has definitions before uses but for what goes round the loop, which cannot be hoisted.
     for block in loop.blocks:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import Opcode, takes_constants
+from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -65,7 +65,7 @@ class _Simplifier:
         for block in self.kernel.blocks:
             for instr in block.instrs:
                 op = instr.op
-                if not op.takes_constants and not takes_constants(op, instr.mods):
+                if not op.takes_constants and (op.registers_only or instr.mods[-1] in REGISTERS_ONLY):
                     found.update([operand for operand in instr.operands if type(operand) is Value])
                 if op.addresses:
                     for operand in instr.operands:
