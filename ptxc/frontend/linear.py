@@ -159,6 +159,9 @@ class Registers:
             return Linear(self, a.terms, a.constant + factor * b.constant, wide, None)
         if not a.terms and factor == 1:
             return Linear(self, b.terms, a.constant + b.constant, wide, None)
+        if a.terms.keys().isdisjoint(b.terms):
+            more = b.terms if factor == 1 else {value: factor * coefficient for value, coefficient in b.terms.items()}
+            return Linear(self, a.terms | more, a.constant + factor * b.constant, wide, None)
         terms = dict(a.terms)
         _accumulate(terms, b.terms, factor)
         return Linear(self, terms, a.constant + factor * b.constant, wide, None)

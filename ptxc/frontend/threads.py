@@ -86,10 +86,10 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
     if not same_bits(given, held):
         hint = "cp.async converts nothing: declare both with one type"
         raise InputError(f"a copy of {given.name} to {stmt.smem!r}, which is {held.name}", hint=hint)
-    memory.align(stmt.smem, flat, max(1, stmt.nbytes // memory.type_of(stmt.smem).nbytes))
+    memory.align(stmt.smem, flat, max(1, stmt.nbytes // held.nbytes))
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
     origin = memory.flat_index(stmt.src, stmt.src_index)
-    memory.align(stmt.src, origin, max(1, stmt.nbytes // memory.type_of(stmt.src).nbytes))
+    memory.align(stmt.src, origin, max(1, stmt.nbytes // given.nbytes))
     source = memory.address(stmt.src, origin)
     size = integer(B32, stmt.nbytes)
     operands: tuple[Operand, ...] = (destination, source, size)
