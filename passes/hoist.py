@@ -22,10 +22,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 
 from ptxc.ir import cfg
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import crowding, uses, words
+from ptxc.ir.liveness import crowding, reads, words
 from ptxc.ir.values import Operand, Value
 
 #: From how many live words (:func:`crowding`) on registers are scarce. Below, the assembler finds room (measured over
@@ -47,12 +48,12 @@ def run(kernel: Kernel) -> None:
             _hoist(loop, thrifty, *entries)
 
 
-def _users(kernel: Kernel) -> Counter[Value]:
+def _users(kernel: Kernel) -> Counter[Operand]:
     """How often each value is used."""
-    return Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
+    return Counter(chain.from_iterable([reads(instr) for block in kernel.blocks for instr in block.instrs]))
 
 
-def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: Block) -> None:
+def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Operand] | None], entry: Block) -> None:
     """Move to the end of ``entry`` what does not change in the loop.
 
     ``thrifty`` gives the uses of values where only what frees registers shall move; it is asked where something does.
@@ -79,7 +80,7 @@ def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: 
     entry.instrs[-1:-1] = hoisted
 
 
-def _frees_registers(instr: Instr, users: Counter[Value]) -> bool:
+def _frees_registers(instr: Instr, users: Counter[Operand]) -> bool:
     """Whether operands that nothing else uses take as many registers as the results."""
     freed = [operand for operand in instr.operands if type(operand) is Value and users[operand] == 1]
     return words(freed) >= words(instr.results)

@@ -292,9 +292,8 @@ def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
 
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
-    known = k.names
-    for name, operand in zip(names, operands, strict=True):
-        known.assign(name, Typed(operand, known.typed(name).type))
+    entries = zip(k.names.all_typed(names), operands, strict=True)
+    k.names.assign_all(names, [Typed(operand, entry.type) for entry, operand in entries])
 
 
 #: Statements that assign to fragments declared before.

@@ -233,20 +233,20 @@ class Memory:
 
     def _shared(self, array: Smem, flat: Linear, nbytes: int) -> Mem:
         pool = self.signature.pool
-        symbol = Sym(POOL if pool else array.name)
+        name = POOL if pool else array.name
         offset = pool.get(array.name, 0) + flat.constant * nbytes
         if not INT_MIN <= offset <= INT_MAX:
             raise InputError(f"element {flat.constant} of the shared array {array.name!r}", hint="it is far outside")
         if not flat.terms:
-            return Mem(symbol, offset)
+            return Mem(Sym(name), offset)
         e = self.expressions
-        key = ("shared", symbol, nbytes, *flat.terms.items())
-        register = e.once(key, lambda: self._start(symbol, flat.terms, nbytes))
+        key = ("shared", name, nbytes, *flat.terms.items())
+        register = e.once(key, lambda: self._start(Sym(name), flat.terms, nbytes))
         if register is not None:
             return Mem(register, offset)
         # A register below the array's start may wrap around 2^32: then the constant goes into the register.
         inside = flat.constant * nbytes
-        return Mem(self._slot(symbol, flat.terms, inside, nbytes), offset - inside)
+        return Mem(self._slot(Sym(name), flat.terms, inside, nbytes), offset - inside)
 
     def _start(self, symbol: Sym, terms: dict[Value, int], nbytes: int) -> Value | None:
         """The address of what lies ``terms`` elements after a shared array's start, None where that may be negative."""

@@ -39,6 +39,7 @@ _ELEMENTS = {"a": _MULTIPLICANDS, "b": _MULTIPLICANDS, "c": (F32_T, F16_T)}
 #: The registers of f32 that a lane has of an accumulator, by layout.
 _ACCUMULATORS = {"m16n8k16": 4, "wgmma": 4, "m8n8k4": 8}
 _WORD_T = element_type("u32")
+_ZERO, _ZERO_WORD = real(F32, 0.0), integer(_WORD_T.bank, 0)
 
 
 class Fragment(NamedTuple):
@@ -66,7 +67,7 @@ def declare(k: Lowering, stmt: RegFragment, path: str) -> None:
     if not isinstance(stmt.count, int) or not 1 <= stmt.count <= _MOST_MEMBERS:
         raise InputError(f"a family of {stmt.count} fragments", hint=f"it has 1 to {_MOST_MEMBERS}")
     made = _described(stmt)
-    zero = real(F32, 0.0) if made.register is F32_T else integer(made.register.bank, 0)
+    zero = _ZERO if made.register is F32_T else _ZERO_WORD
     introduce(k, stmt.name, made, [zero] * max(made.registers, 1), stmt.count)
 
 
