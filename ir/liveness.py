@@ -1,13 +1,8 @@
-"""Liveness: where in a kernel a register may still be read.
-
-Values are numbered, sets of them are Python integers used as bit sets: unions over thousands of values are single
-operations.
-"""
+"""What instructions read, and about how many values are live at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from ptxc.ir.cfg import Loop
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -49,8 +44,8 @@ def crowding(kernel: Kernel, loops: Iterable[Loop], enough: int | None = None) -
     """About how many 32-bit registers are live at the busiest point of a kernel in SSA form.
 
     A value counts from where it is defined to its last use in the order of the text, and to the end of each loop that
-    uses it and does not define it: at least what :func:`liveness` would find, at a fraction of the work. Nobody looks
-    further where ``enough`` are live already.
+    uses it and does not define it: at least what the flow of control would give, at a fraction of the work. Nobody
+    looks further where ``enough`` are live already.
     """
     ending: dict[Block, list[Loop]] = {}
     for loop in loops:
@@ -91,56 +86,3 @@ def _entering(loop: Loop) -> set[Value]:
     used: set[Operand] = set().union(*[reads(instr) for instr in instrs])
     used.difference_update(*[instr.results for instr in instrs], *[block.params for block in loop.blocks])
     return {value for value in used if type(value) is Value}
-
-
-class Liveness(NamedTuple):
-    """The registers that are live where blocks end, as bit sets over :attr:`numbers`.
-
-    Only registers that some block reads before it writes them have a number: no other is live at a border.
-    """
-
-    numbers: dict[Value, int]
-    live_out: dict[Block, int]
-    #: Of each block's instructions, :func:`reads`.
-    read: dict[Block, list[Sequence[Operand]]]
-
-
-def liveness(kernel: Kernel) -> Liveness:
-    """Which registers are live where blocks end, of a kernel that has left SSA form."""
-    numbers: dict[Value, int] = {}
-    exposed: dict[Block, int] = {}
-    all_reads: dict[Block, list[Sequence[Operand]]] = {}
-    for block in kernel.blocks:
-        read = all_reads[block] = [reads(instr) for instr in block.instrs]
-        #: What is read below before it is written there.
-        needed: set[Operand] = set()
-        for instr, operands in zip(reversed(block.instrs), reversed(read), strict=True):
-            # A guarded instruction may leave its result as it was.
-            if instr.guard is None:
-                needed.difference_update(instr.results)
-            needed.update(operands)
-        bits = 0
-        for value in needed:
-            if type(value) is Value:
-                bits |= 1 << numbers.setdefault(value, len(numbers))
-        exposed[block] = bits
-    kept: dict[Block, int] = {}
-    for block in kernel.blocks:
-        written: set[Value] = set().union(*[instr.results for instr in block.instrs if instr.guard is None])
-        kept[block] = ~sum([1 << numbers[value] for value in numbers.keys() & written])
-    live_in = dict(exposed)
-    live_out = dict.fromkeys(kernel.blocks, 0)
-    changed = bool(numbers)
-    while changed:
-        changed = False
-        for block in reversed(kernel.blocks):
-            out = 0
-            for edge in block.instrs[-1].targets:
-                out |= live_in[edge.block]
-            if out != live_out[block]:
-                live_out[block] = out
-                into = exposed[block] | (out & kept[block])
-                if into != live_in[block]:
-                    live_in[block] = into
-                    changed = True
-    return Liveness(numbers, live_out, all_reads)
