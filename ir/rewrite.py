@@ -45,7 +45,9 @@ class Substitution:
             return
         operands = instr.operands
         replaced = self.replaced
-        if not replaced.isdisjoint(operands) or (instr.op.addresses and self._has_base_of(operands)):
+        if not replaced.isdisjoint(operands) or (
+            instr.op.addresses and not replaced.isdisjoint([each.base for each in operands if type(each) is Mem])
+        ):
             resolved = [self.resolve(operand) for operand in operands]
             if not takes_constants(instr.op, instr.mods):
                 resolved = [o if isinstance(new, Const) else new for o, new in zip(operands, resolved, strict=True)]
@@ -54,17 +56,13 @@ class Substitution:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):
                 instr.guard = Guard(predicate, instr.guard.negated)
-        if not all([replaced.isdisjoint(edge.args) for edge in instr.targets]):
+        if instr.targets and not all([replaced.isdisjoint(edge.args) for edge in instr.targets]):
             instr.targets = tuple(
                 [
                     Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block)
                     for block, args in instr.targets
                 ]
             )
-
-    def _has_base_of(self, operands: tuple[Operand, ...]) -> bool:
-        """Whether something stands for the register of an address."""
-        return not self.replaced.isdisjoint([operand.base for operand in operands if type(operand) is Mem])
 
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""

@@ -47,7 +47,7 @@ class Pass(NamedTuple):
     @property
     def run(self) -> Callable[[Kernel], None]:
         """The pass itself, over a kernel in place."""
-        return cast(Callable[[Kernel], None], self.module.run)
+        return cast("Callable[[Kernel], None]", self.module.run)
 
 
 @cache

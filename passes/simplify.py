@@ -44,7 +44,7 @@ class _Simplifier:
         #: Whether a branch has become a jump.
         self.decided = False
         #: What has to be a register.
-        self.registers: set[Value] = set()
+        self.registers: set[Operand] = set()
         #: The same when only parameters are left to replace; None until it is asked for.
         self.parameter_registers: set[Operand] | None = None
 
@@ -59,18 +59,16 @@ class _Simplifier:
                 pass
             self.substitution.apply_all(self.kernel)
 
-    def find_registers(self) -> set[Value]:
-        """The values that address memory, guard an instruction, or are operands of one that takes no constants."""
-        found: set[Value] = set()
+    def find_registers(self) -> set[Operand]:
+        """What addresses memory, guards an instruction, or is an operand of one that takes no constants."""
+        found: set[Operand] = set()
         for block in self.kernel.blocks:
             for instr in block.instrs:
                 op = instr.op
                 if not op.takes_constants and (op.registers_only or instr.mods[-1] in REGISTERS_ONLY):
-                    found.update([operand for operand in instr.operands if type(operand) is Value])
+                    found.update(instr.operands)
                 if op.addresses:
-                    for operand in instr.operands:
-                        if type(operand) is Mem and type(operand.base) is Value:
-                            found.add(operand.base)
+                    found.update([operand.base for operand in instr.operands if type(operand) is Mem])
                 if instr.guard is not None:
                     found.add(instr.guard.predicate)
         return found
