@@ -400,7 +400,14 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
     """Add what ``stmt`` assigns to ``free`` and what it declares to ``declared``."""
     kind = type(stmt)  # not isinstance: Emmy's classes answer that twenty times slower
     names: Iterable[str] = ()
-    if kind is Accum:
+    if kind is FragmentApply and not stmt.in_place:
+        declared.update(fragment_names(k, stmt.out))
+    elif kind in _FRAGMENT_WRITERS:
+        written = stmt.defines()
+        if kind is WgmmaMma and stmt.a_frag is not None:
+            written = (*written, stmt.a_frag)
+        names = [name for fragment in written for name in fragment_names(k, fragment)]
+    elif kind is Accum:
         names = (stmt.name,)
     elif kind in (WarpShuffle, WarpBroadcast, TreeHalve):
         names = stmt.state
@@ -423,17 +430,10 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         # The statements after it, which are looked at next, choose members by variables.
         know_family(k, stmt.name, stmt.count)
         declared.update(fragment_names(k, stmt.name))
-    elif kind is FragmentApply and not stmt.in_place:
-        declared.update(fragment_names(k, stmt.out))
     elif kind is FragmentRowReduce:
         declared.update((stmt.top, stmt.bot))
     elif kind is WgmmaWait:
         names = _held(k)
-    elif kind in _FRAGMENT_WRITERS:
-        written = stmt.defines()
-        if kind is WgmmaMma and stmt.a_frag is not None:
-            written = (*written, stmt.a_frag)
-        names = [name for fragment in written for name in fragment_names(k, fragment)]
     for name in names:
         if name not in declared:
             free[name] = None

@@ -75,9 +75,10 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
     """Declare the fragment ``name``, or a family of ``count`` fragments, whose registers hold ``values``."""
     if not (name.isidentifier() and name.isascii()):
         raise InputError(f"{name!r} is no name of a fragment", hint="names are letters, digits and underscores")
-    if k.fragments.get(name) != made or k.families.get(name) != count:
+    if k.fragments.get(name) != made:
         k.fragments[name] = made
-        know_family(k, name, count)
+        k.members.clear()
+    know_family(k, name, count)
     type, flying, declare = made.register, k.flights.state, k.names.declare
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
         for register, value in zip(register_names(member, made.registers), values, strict=True):
@@ -89,8 +90,9 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
 
 def know_family(k: Lowering, name: str, count: int) -> None:
     """Let the fragment ``name`` be a family of ``count``, or one alone."""
-    k.families[name] = count
-    k.members.clear()
+    if k.families.get(name) != count:
+        k.families[name] = count
+        k.members.clear()
 
 
 def _described(stmt: RegFragment) -> Fragment:
