@@ -92,6 +92,13 @@ class Names:
         self._shadowed[-1].setdefault(name, self.entries.get(name))
         self.entries[name] = entry
 
+    def declare_all(self, names: Sequence[str], entries: Sequence[Entry]) -> None:
+        """:meth:`declare`, name by name."""
+        shadowed, known = self._shadowed[-1], self.entries
+        for name, entry in zip(names, entries, strict=True):
+            shadowed.setdefault(name, known.get(name))
+            known[name] = entry
+
     def find(self, name: str) -> Entry | None:
         """What ``name`` stands for, None where it is unknown."""
         return self.entries.get(name)

@@ -79,13 +79,14 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
         k.fragments[name] = made
         k.members.clear()
     know_family(k, name, count)
-    type, flying, declare = made.register, k.flights.state, k.names.declare
+    type, flying = made.register, k.flights.state
+    entries = [Typed(value, type) for value in values]
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
-        for register, value in zip(register_names(member, made.registers), values, strict=True):
-            if register in flying:
-                what = f"the fragment {name!r} is declared again while wgmma may hold it"
-                raise InputError(what, hint="wait for the product in the scope of its fragments")
-            declare(register, Typed(value, type))
+        found = register_names(member, made.registers)
+        if flying and not flying.keys().isdisjoint(found):
+            what = f"the fragment {name!r} is declared again while wgmma may hold it"
+            raise InputError(what, hint="wait for the product in the scope of its fragments")
+        k.names.declare_all(found, entries)
 
 
 def know_family(k: Lowering, name: str, count: int) -> None:
