@@ -45,11 +45,8 @@ def slice_block(block: Block, needed: set[Operand], roots: Collection[Opcode]) -
         op = instr.op
         if op in roots or not needed.isdisjoint(instr.results):
             kept.append(instr)
-            needed.update(instr.operands)
-            if op.addresses:
-                for operand in instr.operands:
-                    if type(operand) is Mem:
-                        needed.add(operand.base)
+            for operand in instr.operands:
+                needed.add(operand.base if type(operand) is Mem else operand)
             if instr.guard is not None:
                 needed.add(instr.guard.predicate)
     kept.reverse()

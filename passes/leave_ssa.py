@@ -104,7 +104,7 @@ class _Leaver:
         for block in self.kernel.blocks:
             wanted.update(block.params)
             for edge in block.instrs[-1].targets:
-                wanted.update(arg for arg in edge.args if isinstance(arg, Value))
+                wanted.update([arg for arg in edge.args if type(arg) is Value])
             if self.tied:
                 for instr in block.instrs:
                     if instr.op.tied:
@@ -300,6 +300,9 @@ class _Leaver:
             terminator = block.terminator
             edges = terminator.targets
             pending = [self.copies(edge) for edge in edges]
+            if not any(pending):
+                terminator.targets = tuple([Edge(target) for target, _ in edges])
+                continue
             early = self.early_copies(block, pending)
             block.instrs[-1:-1] = self.sequence([*early], terminator.loc)
             targets = []

@@ -135,6 +135,7 @@ class _Simplifier:
         Whether there was one: then another may be one now.
         """
         before = cfg.predecessors(self.kernel)
+        resolve = self.substitution.resolve
         found = False
         for block in self.kernel.blocks:
             if not block.params:
@@ -145,7 +146,8 @@ class _Simplifier:
             keep: list[int] = []
             constants: list[Instr] = []
             for index, value in enumerate(block.params):
-                passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
+                passed = {resolve(edge.args[index]) for edge in edges}
+                passed.discard(value)
                 operand = passed.pop() if len(passed) == 1 else None
                 if operand is None:
                     keep.append(index)
