@@ -63,15 +63,13 @@ def crowding(kernel: Kernel, loops: Iterable[Loop], enough: int | None = None) -
                 if result in live:
                     live.remove(result)
                     now -= result.type.words
-            read = reads(instr)
-            if not live.issuperset(read):
-                for operand in read:
-                    if operand not in live:
-                        live.add(operand)
-                        if type(operand) is Value:
-                            now += operand.type.words
-                if now > peak:
-                    peak = now
+            for operand in reads(instr):
+                if operand not in live:
+                    live.add(operand)
+                    if type(operand) is Value:
+                        now += operand.type.words
+            if now > peak:
+                peak = now
         if enough is not None and peak >= enough:
             break
         gone = live.intersection(block.params)

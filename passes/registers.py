@@ -89,13 +89,12 @@ def _walk_back(block: Block, read: list[Sequence[Operand]], out: set[Value], pea
                 if result in alive:
                     alive.remove(result)
                     current[result.type] -= 1
-        if not alive.issuperset(operands):
-            for operand in operands:
-                if operand not in alive:
-                    alive.add(operand)
-                    if type(operand) is Value:
-                        bank = operand.type
-                        number = current[bank] = current[bank] + 1
-                        if number > peaks[bank]:
-                            peaks[bank] = number
+        for operand in operands:
+            if operand not in alive:
+                alive.add(operand)
+                if type(operand) is Value:
+                    bank = operand.type
+                    number = current[bank] = current[bank] + 1
+                    if number > peaks[bank]:
+                        peaks[bank] = number
     return {value for value in alive if type(value) is Value}
