@@ -155,7 +155,7 @@ class Registers:
     def add(self, a: Linear, b: Linear, factor: int = 1) -> Linear:
         """``a + factor * b``."""
         wide = a.wide or b.wide
-        if not b.terms:
+        if not b.terms or factor == 0:
             return Linear(self, a.terms, a.constant + factor * b.constant, wide, None)
         if not a.terms and factor == 1:
             return Linear(self, b.terms, a.constant + b.constant, wide, None)
