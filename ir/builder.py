@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import B32, F32, OF_MODIFIER, PRED, Type
 from ptxc.ir.values import Const, Operand, Value, integer, real
+
+
+@cache
+def modifiers(suffix: str) -> tuple[str, ...]:
+    """The modifiers that a suffix such as ``rn.f32.s32`` spells."""
+    return tuple(suffix.split("."))
 
 
 class Builder:
@@ -100,24 +107,22 @@ class Builder:
 
     def binary(self, op: Opcode, suffix: str, a: Operand, b: Operand, hint: str = "t") -> Value:
         """``op.suffix a, b`` for an operation whose result has its operands' bank."""
-        mods = tuple(suffix.split("."))
-        type = OF_MODIFIER[mods[-1]]
-        return self.emit(op, mods, type, (a, b), hint)
+        mods = modifiers(suffix)
+        return self.emit(op, mods, OF_MODIFIER[mods[-1]], (a, b), hint)
 
     def unary(self, op: Opcode, suffix: str, a: Operand, hint: str = "t") -> Value:
         """``op.suffix a`` for an operation whose result has its operand's bank."""
-        mods = tuple(suffix.split("."))
-        type = OF_MODIFIER[mods[-1]]
-        return self.emit(op, mods, type, (a,), hint)
+        mods = modifiers(suffix)
+        return self.emit(op, mods, OF_MODIFIER[mods[-1]], (a,), hint)
 
     def fma(self, suffix: str, a: Operand, b: Operand, c: Operand, hint: str = "t") -> Value:
         """``fma.suffix a, b, c``."""
-        mods = tuple(suffix.split("."))
+        mods = modifiers(suffix)
         return self.emit(opcodes.FMA, mods, OF_MODIFIER[mods[-1]], (a, b, c), hint)
 
     def setp(self, suffix: str, a: Operand, b: Operand, hint: str = "p") -> Value:
         """``setp.suffix a, b``, such as ``setp("lt.s32", i, n)``."""
-        return self.emit(opcodes.SETP, tuple(suffix.split(".")), PRED, (a, b), hint)
+        return self.emit(opcodes.SETP, modifiers(suffix), PRED, (a, b), hint)
 
     def selp(self, suffix: str, a: Operand, b: Operand, predicate: Operand, hint: str = "t") -> Value:
         """``a`` where ``predicate`` holds, else ``b``."""
@@ -126,7 +131,7 @@ class Builder:
 
     def cvt(self, suffix: str, a: Operand, hint: str = "t") -> Value:
         """``cvt.suffix a``, such as ``cvt("rn.f32.s32", i)``; the last but one modifier is the result's type."""
-        mods = tuple(suffix.split("."))
+        mods = modifiers(suffix)
         return self.emit(opcodes.CVT, mods, OF_MODIFIER[mods[-2]], (a,), hint)
 
     @staticmethod

@@ -151,6 +151,13 @@ class Kernel:
         number = counters[hint] = counters.get(hint, -1) + 1
         return Value(type, hint, number)
 
+    def values(self, type: Type, hint: str, count: int) -> tuple[Value, ...]:
+        """So many new values, named after ``hint``."""
+        counters = self.names
+        first = counters.get(hint, -1) + 1
+        counters[hint] = first + count - 1
+        return tuple([Value(type, hint, number) for number in range(first, first + count)])
+
     def reserve(self, name: str) -> None:
         """Take ``name`` as used, so that nothing new is called so."""
         self.names.setdefault(name, 0)

@@ -67,10 +67,12 @@ class Opcode:
         "everywhere",
         "forms",
         "groups",
+        "mnemonics",
         "modifiers",
         "name",
         "needs",
         "operands",
+        "plain",
         "registers_only",
         "results",
         "takes_constants",
@@ -97,9 +99,13 @@ class Opcode:
         self.operands = tuple(operands.split())
         #: Whether an operand is a memory address, whose register is read.
         self.addresses = any(letter.startswith("M") for letter in self.operands)
+        #: Whether it reads its operands as they are: none is an address, and it passes nothing to another block.
+        self.plain = not self.addresses and effect != END
         self.effect = effect
         #: Every modifier that the instruction is emitted with; one that ends in ``=`` is followed by a number.
         self.modifiers = frozenset(modifiers.split())
+        #: How PTX spells it with its modifiers, by those: what has been printed so far.
+        self.mnemonics: dict[tuple[str, ...], str] = {}
         self.doc = doc
         self.needs = needs
         self.by_modifier = by_modifier

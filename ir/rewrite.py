@@ -12,12 +12,13 @@ from ptxc.ir.values import Const, Mem, Operand, Value
 class Substitution:
     """Values that stand for others. Chains are followed when a value is replaced, so each look-up is one step."""
 
-    __slots__ = ("_replaced", "map")
+    __slots__ = ("map", "replaced")
 
     def __init__(self) -> None:
         self.map: dict[Operand, Operand] = {}
-        #: The values that others stand for, always those of :attr:`map`.
-        self._replaced: KeysView[Operand] = self.map.keys()
+        #: The values that others stand for, always those of :attr:`map`. Whoever walks over all instructions need not
+        #: :meth:`apply` this to a plain one that uses none of them.
+        self.replaced: KeysView[Operand] = self.map.keys()
 
     def replace(self, value: Value, operand: Operand) -> None:
         """Let ``operand`` stand for ``value`` wherever it is used."""
@@ -30,7 +31,7 @@ class Substitution:
 
     def resolve(self, operand: Operand) -> Operand:
         """What stands for ``operand`` now. An address keeps a base that a constant stands for."""
-        if isinstance(operand, Mem):
+        if type(operand) is Mem:
             base = self.resolve(operand.base)
             return Mem(base, operand.offset) if isinstance(base, Value) else operand
         while operand in self.map:
@@ -43,7 +44,10 @@ class Substitution:
         if not map_:
             return
         operands = instr.operands
-        if not self._replaced.isdisjoint(operands) or (instr.op.addresses and self._has_base_of(operands)):
+        replaced = self.replaced
+        if not replaced.isdisjoint(operands) or (
+            instr.op.addresses and not replaced.isdisjoint([each.base for each in operands if type(each) is Mem])
+        ):
             resolved = [self.resolve(operand) for operand in operands]
             if not takes_constants(instr.op, instr.mods):
                 resolved = [o if isinstance(new, Const) else new for o, new in zip(operands, resolved, strict=True)]
@@ -52,17 +56,13 @@ class Substitution:
             predicate = self.resolve(instr.guard.predicate)
             if isinstance(predicate, Value):
                 instr.guard = Guard(predicate, instr.guard.negated)
-        if instr.targets and any([edge.args for edge in instr.targets]):
+        if instr.targets and not all([replaced.isdisjoint(edge.args) for edge in instr.targets]):
             instr.targets = tuple(
                 [
                     Edge(block, tuple([self.resolve(arg) for arg in args])) if args else Edge(block)
                     for block, args in instr.targets
                 ]
             )
-
-    def _has_base_of(self, operands: tuple[Operand, ...]) -> bool:
-        """Whether something stands for the register of an address."""
-        return not self._replaced.isdisjoint([operand.base for operand in operands if type(operand) is Mem])
 
     def apply_all(self, kernel: Kernel) -> None:
         """Replace values in every instruction."""

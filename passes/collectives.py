@@ -36,6 +36,7 @@ from ptxc.errors import DivergenceError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.opcodes import Opcode
+from ptxc.ir.slices import backward_slice
 from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import Const, Mem, Operand, Sym, Value, integer
 
@@ -80,6 +81,8 @@ _NEEDS: dict[Opcode, int] = {
 #: What takes whole warps, or whole warpgroups: there is no mask of those that a CTA's last one has. A shuffle between
 #: fixed lanes does too.
 _WHOLE = frozenset(_NEEDS) - {opcodes.BAR, opcodes.BAR_WARP, opcodes.SHFL, opcodes.ACTIVEMASK}
+#: Only what branches, and the guard of the tile, depend on decides where threads part.
+_DECIDING = (opcodes.BRA, opcodes.TILE_GUARD)
 _CHECKED = frozenset((*_NEEDS, opcodes.TILE_GUARD))
 
 
@@ -121,7 +124,7 @@ class _Collectives:
         #: In which group threads are inside or outside the tile together, from its guard on.
         self.tile = CTA
         #: What conditions depend on: nothing else's level matters.
-        self.deciding = self.find_deciding()
+        _, self.deciding = backward_slice(self.order, _DECIDING)
 
     def run(self) -> None:
         # Levels only rise, and there are three: a few walks reach the fixed point, one where there is no loop.
@@ -131,40 +134,11 @@ class _Collectives:
             for index in range(first, blocks):
                 self.walk(index, self.order[index])
         for block in self.order:
-            if not _CHECKED.isdisjoint([instr.op for instr in block.instrs]):
-                self.check(block)
+            checked = [instr for instr in block.instrs if instr.op in _CHECKED]
+            if checked:
+                self.check(block, checked)
 
     # --------------------------------------------------------------------------------------------------- levels
-
-    def find_deciding(self) -> dict[Block, list[Instr]]:
-        """The instructions of each block that a branch's condition, or the tile's guard, depends on."""
-        definitions: dict[Operand, Instr] = {
-            value: instr for block in self.order for instr in block.instrs for value in instr.results
-        }
-        passed: dict[Operand, list[Operand]] = {}
-        pending: list[Operand] = []
-        deciding: set[Instr] = set()
-        for block in self.order:
-            for instr in [instr for instr in block.instrs if instr.op is opcodes.TILE_GUARD]:
-                deciding.add(instr)
-                pending += instr.operands
-            terminator = block.instrs[-1]
-            pending += terminator.operands
-            for edge in terminator.targets:
-                for param, arg in zip(edge.block.params, edge.args, strict=True):
-                    passed.setdefault(param, []).append(arg)
-        while pending:
-            operand = pending.pop()
-            instr_or_none = definitions.get(operand.base if type(operand) is Mem else operand)
-            if instr_or_none is None:
-                # A parameter, once; anything else has nothing passed for it.
-                pending += passed.pop(operand, ())
-            elif instr_or_none not in deciding:
-                deciding.add(instr_or_none)
-                pending += instr_or_none.operands
-                if instr_or_none.guard is not None:
-                    pending.append(instr_or_none.guard.predicate)
-        return {block: [instr for instr in block.instrs if instr in deciding] for block in self.order}
 
     def walk(self, index: int, block: Block) -> None:
         """Raise what the block defines and passes on to the level of what it depends on."""
@@ -315,10 +289,10 @@ class _Collectives:
 
     # ------------------------------------------------------------------------------------------------- checking
 
-    def check(self, block: Block) -> None:
+    def check(self, block: Block, checked: list[Instr]) -> None:
+        """Check those of the block's instructions that need threads together, or are the tile's guard."""
         split, branch = self.splits[block]
-        rewritten: list[Instr] = []
-        for instr in block.instrs:
+        for instr in checked:
             need = _NEEDS.get(instr.op)
             if need is not None:
                 if instr.op is opcodes.BAR and len(instr.operands) > 1:
@@ -329,14 +303,13 @@ class _Collectives:
                     raise self.divergence(instr, branch)
                 if instr.op in _WHOLE or (instr.op is opcodes.SHFL and not active):
                     self.check_whole(instr, need, split)
-            if instr.op is opcodes.ACTIVEMASK and split <= WARP:
-                rewritten += self.full_mask(instr)
-                continue
             if instr.op is opcodes.TILE_GUARD:
                 instr.mods = (LEVELS[self.highest(instr.operands)],)
-            rewritten.append(instr)
-        block.instrs = rewritten
-        block.collective = needed(rewritten)
+            if instr.op is opcodes.ACTIVEMASK and split <= WARP:
+                at = block.instrs.index(instr)
+                block.instrs[at : at + 1] = self.full_mask(instr)
+                checked = [each for each in checked if each is not instr]
+        block.collective = needed(checked)
 
     def check_whole(self, instr: Instr, need: int, split: int) -> None:
         """Raise DivergenceError where a warp, or a warpgroup, that the CTA does not fill reaches ``instr``.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import uses
+from ptxc.ir.liveness import reads
 from ptxc.ir.values import Const, Operand
 
 _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}
@@ -38,7 +38,7 @@ def run(kernel: Kernel) -> None:
     for block in kernel.blocks:
         for instr in block.instrs:
             if not found.isdisjoint(instr.operands) or instr.targets:
-                for value in uses(instr):
+                for value in reads(instr):
                     if value in counts:
                         counts[value] += 1
     for block in kernel.blocks:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.liveness import uses
+from ptxc.ir.liveness import use_counts
 from ptxc.ir.types import B32
 from ptxc.ir.values import Const, Operand, Value, integer
 
@@ -60,7 +60,7 @@ def run(kernel: Kernel) -> None:
     if not small:
         return
     before = cfg.predecessors(kernel)
-    users = Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
+    users = use_counts(kernel)
     for block in small:
         entries = [entry for entry in dict.fromkeys(before[block]) if entry is not block]
         if len(entries) == 1:
@@ -69,7 +69,7 @@ def run(kernel: Kernel) -> None:
                 _recount(kernel, block, entries[0], counted)
 
 
-def _counted(block: Block, entry: Block, users: Counter[Value]) -> _Counted | None:
+def _counted(block: Block, entry: Block, users: Counter[Operand]) -> _Counted | None:
     """How the loop counts, if all that it does with its counter is to make addresses."""
     made: dict[Operand, Instr] = {result: instr for instr in block.instrs for result in instr.results}
     terminator = block.instrs[-1]

@@ -29,12 +29,14 @@ def run(kernel: Kernel) -> None:
     known: dict[Hashable, tuple[Value, ...]] = {}
     # Each entry: a block to enter, or the keys to forget when its subtree is done.
     stack: list[Block | list[Hashable]] = [kernel.blocks[0]]
-    while stack:
+    left = len(children)
+    while left:
         item = stack.pop()
         if isinstance(item, list):
             for key in item:
                 del known[key]
             continue
+        left -= 1
         added = _merge(item, known, substitution)
         stack.append(added)
         stack += reversed(children[item])
@@ -44,9 +46,11 @@ def _merge(block: Block, known: dict[Hashable, tuple[Value, ...]], substitution:
     """Merge the block's instructions with ``known`` ones; what it added to them."""
     added: list[Hashable] = []
     kept: list[Instr] = []
+    replaced = substitution.replaced
     for instr in block.instrs:
-        substitution.apply(instr)
         op = instr.op
+        if not op.plain or instr.guard is not None or not replaced.isdisjoint(instr.operands):
+            substitution.apply(instr)
         if op.effect == "PURE" or (op is opcodes.LD and _reads_constant_memory(instr)):
             key = _commuted(instr) if op.commutative else (op, instr.mods, instr.operands, instr.guard)
             results = instr.results
@@ -70,6 +74,6 @@ def _commuted(instr: Instr) -> Hashable:
     if len(operands) == 2:
         a, b = operands
         # Constants last. Of two values any order does that is the same for both; it decides about nothing else.
-        if not isinstance(a, Value) or (isinstance(b, Value) and id(a) > id(b)):
+        if type(a) is not Value or (type(b) is Value and id(a) > id(b)):
             operands = (b, a)
     return (instr.op, instr.mods, operands, instr.guard)

@@ -25,7 +25,7 @@ from functools import cache
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import crowding, uses, words
+from ptxc.ir.liveness import crowding, use_counts, words
 from ptxc.ir.values import Const, Operand, Value
 
 #: From how many live words (:func:`crowding`) on registers are scarce. Below, the assembler finds room (measured over
@@ -42,7 +42,7 @@ def run(kernel: Kernel) -> None:
     if not loops:
         return
     before = cfg.predecessors(kernel)
-    thrifty = cache(lambda: _users(kernel) if crowding(kernel, loops) >= _SCARCE else None)
+    thrifty = cache(lambda: use_counts(kernel) if crowding(kernel, loops, _SCARCE) >= _SCARCE else None)
     for loop in loops:
         members = set(loop.blocks)
         entries = {block: None for block in before[loop.header] if block not in members}
@@ -50,21 +50,14 @@ def run(kernel: Kernel) -> None:
             _hoist(loop, thrifty, *entries)
 
 
-def _users(kernel: Kernel) -> Counter[Value]:
-    """How often each value is used."""
-    return Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
-
-
-def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Value] | None], entry: Block) -> None:
+def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Operand] | None], entry: Block) -> None:
     """Move to the end of ``entry`` what does not change in the loop.
 
     ``thrifty`` gives the uses of values where only what frees registers shall move; it is asked where something does.
     """
     inside: set[Operand] = set()
     for block in loop.blocks:
-        inside.update(block.params)
-        for instr in block.instrs:
-            inside.update(instr.results)
+        inside.update(block.params, *[instr.results for instr in block.instrs])
     hoisted: list[Instr] = []
     # Layout order has definitions before uses but for what goes round the loop, which cannot be hoisted.
     for block in loop.blocks:
@@ -95,7 +88,7 @@ def _is_immediate(instr: Instr) -> bool:
     return type(constant) is Const and constant.bits < _SMALL
 
 
-def _frees_registers(instr: Instr, users: Counter[Value]) -> bool:
+def _frees_registers(instr: Instr, users: Counter[Operand]) -> bool:
     """Whether operands that nothing else uses take as many registers as the results."""
     freed = [operand for operand in instr.operands if type(operand) is Value and users[operand] == 1]
     return words(freed) >= words(instr.results)

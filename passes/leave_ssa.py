@@ -77,6 +77,8 @@ class _Leaver:
         #: Each value's class, by the value that names it; a value alone is its own class and not in here.
         self.leader: dict[Value, Value] = {}
         self.ranges: dict[Value, Ranges] = {}
+        #: The instructions that use or define a value which has ranges.
+        self.touching: list[Instr] = []
         #: Where each block begins.
         self.first: dict[Block, int] = {}
         self.before = cfg.predecessors(kernel)
@@ -102,7 +104,7 @@ class _Leaver:
         for block in self.kernel.blocks:
             wanted.update(block.params)
             for edge in block.instrs[-1].targets:
-                wanted.update(arg for arg in edge.args if isinstance(arg, Value))
+                wanted.update([arg for arg in edge.args if type(arg) is Value])
             if self.tied:
                 for instr in block.instrs:
                     if instr.op.tied:
@@ -129,7 +131,10 @@ class _Leaver:
                     # What is read for a chained result is of its class.
                     loose = [each for each, result in zip(read, instr.results) if result not in leader]
                     read = [*loose, *read[len(instr.results) :]]
-                if not wanted.isdisjoint(read):
+                used, defines = not wanted.isdisjoint(read), not wanted.isdisjoint(instr.results)
+                if used or defines or instr.op.tied:
+                    self.touching.append(instr)
+                if used:
                     for value in read:
                         if type(value) is Value and value in found:
                             ranges = found[value]
@@ -139,7 +144,7 @@ class _Leaver:
                                 # It is defined in another block, or round a loop.
                                 ranges[block] = (first, position)
                                 exposed.append((value, block))
-                if not wanted.isdisjoint(instr.results):
+                if defines:
                     # Where a guard is false, zeros are written before the instruction reads its operands.
                     defined = position if instr.guard is None else position - 1
                     for result in instr.results:
@@ -208,7 +213,9 @@ class _Leaver:
         """A copy of ``operand`` in front of ``instr``, which is at ``position``."""
         self.refuse_flying(operand, instr.loc)
         copy = self.kernel.value(operand.type, operand.hint)
-        block.instrs.append(Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc))
+        move = Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc)
+        block.instrs.append(move)
+        self.touching.append(move)
         self.ranges[copy] = {block: (position - 1, position)}
         return copy
 
@@ -263,19 +270,19 @@ class _Leaver:
 
         for block in self.kernel.blocks:
             block.params = [leaders.get(value, value) for value in block.params]
-            for instr in block.instrs:
-                if not joined.isdisjoint(instr.results):
-                    instr.results = tuple([leaders.get(value, value) for value in instr.results])
-                if instr.op.tied:
-                    instr.operands = (*instr.results, *renamed(instr.operands[len(instr.results) :]))
-                elif not joined.isdisjoint(instr.operands):
-                    instr.operands = renamed(instr.operands)
-                if instr.op.addresses:
-                    self.rename_bases(instr, leaders)
-                if instr.guard is not None and instr.guard.predicate in leaders:
-                    instr.guard = Guard(leaders[instr.guard.predicate], instr.guard.negated)
-                if instr.targets:
-                    instr.targets = tuple([Edge(target, renamed(args)) for target, args in instr.targets])
+        for instr in self.touching:
+            if not joined.isdisjoint(instr.results):
+                instr.results = tuple([leaders.get(value, value) for value in instr.results])
+            if instr.op.tied:
+                instr.operands = (*instr.results, *renamed(instr.operands[len(instr.results) :]))
+            elif not joined.isdisjoint(instr.operands):
+                instr.operands = renamed(instr.operands)
+            if instr.op.addresses:
+                self.rename_bases(instr, leaders)
+            if instr.guard is not None and instr.guard.predicate in leaders:
+                instr.guard = Guard(leaders[instr.guard.predicate], instr.guard.negated)
+            if instr.targets:
+                instr.targets = tuple([Edge(target, renamed(args)) for target, args in instr.targets])
 
     @staticmethod
     def rename_bases(instr: Instr, leaders: dict[Operand, Value]) -> None:
@@ -293,6 +300,9 @@ class _Leaver:
             terminator = block.terminator
             edges = terminator.targets
             pending = [self.copies(edge) for edge in edges]
+            if not any(pending):
+                terminator.targets = tuple([Edge(target) for target, _ in edges])
+                continue
             early = self.early_copies(block, pending)
             block.instrs[-1:-1] = self.sequence([*early], terminator.loc)
             targets = []

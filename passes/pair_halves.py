@@ -20,9 +20,9 @@ from collections import Counter
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import uses
+from ptxc.ir.liveness import use_counts
 from ptxc.ir.types import B16
-from ptxc.ir.values import Operand, Value
+from ptxc.ir.values import Operand
 
 #: How many operations one after the other are paired.
 _DEEP = 4
@@ -32,12 +32,12 @@ def run(kernel: Kernel) -> None:
     """Pair operations in every block."""
     packing = [block for block in kernel.blocks if any([instr.op is opcodes.PACK for instr in block.instrs])]
     if packing:
-        users = Counter([value for block in kernel.blocks for instr in block.instrs for value in uses(instr)])
+        users = use_counts(kernel)
         for block in packing:
             _pair(block, users)
 
 
-def _pair(block: Block, users: Counter[Value]) -> None:
+def _pair(block: Block, users: Counter[Operand]) -> None:
     """Move the operations of pairs to what packs them."""
     halves: dict[Operand, Instr] = {
         instr.results[0]: instr
@@ -55,7 +55,7 @@ def _pair(block: Block, users: Counter[Value]) -> None:
         block.instrs = [one for instr in kept for one in (*paired.get(instr, ()), instr)]
 
 
-def _pairs(x: Operand, y: Operand, halves: dict[Operand, Instr], users: Counter[Value], deep: int) -> list[Instr]:
+def _pairs(x: Operand, y: Operand, halves: dict[Operand, Instr], users: Counter[Operand], deep: int) -> list[Instr]:
     """The operations that compute x and y, if they are a pair, after the pairs that compute their operands."""
     first, second = halves.get(x), halves.get(y)
     if deep == 0 or first is None or second is None or first is second:

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import time
 from collections.abc import Callable, Collection
+from functools import cache
 from types import ModuleType
 from typing import NamedTuple, cast
 
@@ -41,12 +42,17 @@ class Pass(NamedTuple):
     @property
     def module(self) -> ModuleType:
         """Its module, imported only now: who reads the table alone need not wait for all of them."""
-        return importlib.import_module(f"ptxc.passes.{self.name.replace('-', '_')}")
+        return _imported(f"ptxc.passes.{self.name.replace('-', '_')}")
 
     @property
     def run(self) -> Callable[[Kernel], None]:
         """The pass itself, over a kernel in place."""
-        return cast(Callable[[Kernel], None], self.module.run)
+        return cast("Callable[[Kernel], None]", self.module.run)
+
+
+@cache
+def _imported(name: str) -> ModuleType:
+    return importlib.import_module(name)
 
 
 PIPELINE: tuple[Pass, ...] = (
@@ -215,15 +221,12 @@ class Runner:
                 return
 
     def _run_one(self, item: Pass, kernel: Kernel) -> None:
-        from ptxc.ir.text import format_kernel
-        from ptxc.ir.verify import check
-
-        before = f"// before pass {item.name}\n{format_kernel(kernel)}" if self.verify else ""
+        before = _dump(item, kernel) if self.verify else ""
         try:
             item.run(kernel)
             self.clock.lap(item.name, kernel)
             if self.verify:
-                check(kernel, item.name)
+                _verify(item, kernel)
         except InternalError as error:
             error.reproducer = before
             error.at(kernel=kernel.name)
@@ -237,3 +240,17 @@ class Runner:
             raise crash from fault
         if self.observe is not None:
             self.observe(item.rank, item.name, kernel)
+
+
+def _dump(item: Pass, kernel: Kernel) -> str:
+    """The IR from before a pass."""
+    from ptxc.ir.text import format_kernel
+
+    return f"// before pass {item.name}\n{format_kernel(kernel)}"
+
+
+def _verify(item: Pass, kernel: Kernel) -> None:
+    """Raise InternalError for IR that a pass should not have left."""
+    from ptxc.ir.verify import check
+
+    check(kernel, item.name)

@@ -13,14 +13,15 @@ takes more of them than it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import Liveness, liveness
+from ptxc.ir.liveness import reads
 from ptxc.ir.types import BANKS, Type
-from ptxc.ir.values import Value
+from ptxc.ir.values import Operand, Value
 from ptxc.target import parse_target
 
 #: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
@@ -58,51 +59,55 @@ def _moves_registers(kernel: Kernel) -> bool:
 
 def count(kernel: Kernel) -> Registers:
     """Count without changing the kernel."""
-    live = liveness(kernel)
-    masks = dict.fromkeys(BANKS, 0)
-    for value, number in live.numbers.items():
-        masks[value.type] |= 1 << number
-    values: set[Value] = set()
     peaks = dict.fromkeys(BANKS, 0)
-    for block in kernel.blocks:
-        out = live.live_out[block]
-        current = {bank: (out & mask).bit_count() for bank, mask in masks.items()}
-        for bank, number in current.items():
-            peaks[bank] = max(peaks[bank], number)
-        values.update(_walk_back(block, out, live, current, peaks))
-    counts = dict.fromkeys(BANKS, 0)
-    for value in values:
-        counts[value.type] += 1
-    return Registers(counts, peaks)
+    reads_of: dict[Block, list[Sequence[Operand]]] = {}
+    live_in: dict[Block, set[Value]] = {}
+    live_out: dict[Block, set[Value]] = {}
+    # Backwards all blocks that follow one are known but for those that a loop goes back to. What is found live only
+    # grows, so another walk over a block raises the peaks where the first found too little.
+    growing = True
+    while growing:
+        growing = False
+        for block in reversed(kernel.blocks):
+            after = [live_in[edge.block] for edge in block.instrs[-1].targets if edge.block in live_in]
+            out: set[Value] = set().union(*after)
+            if block not in live_in:
+                reads_of[block] = [reads(instr) for instr in block.instrs]
+            elif len(out) == len(live_out[block]):
+                continue
+            growing = True
+            live_out[block] = out
+            live_in[block] = _walk_back(block, reads_of[block], out, peaks)
+    values: set[Value] = set().union(*live_in.values(), *[instr.results for instr in kernel.instrs()])
+    counts = Counter([value.type for value in values])
+    return Registers({bank: counts[bank] for bank in BANKS}, peaks)
 
 
-def _walk_back(
-    block: Block, out: int, live: Liveness, current: dict[Type, int], peaks: dict[Type, int]
-) -> Iterable[Value]:
-    """Raise ``peaks`` to the most values that are live in the block; give the values that it defines or reads.
+def _walk_back(block: Block, read: list[Sequence[Operand]], out: set[Value], peaks: dict[Type, int]) -> set[Value]:
+    """Raise ``peaks`` to the most values that are live in the block; give those that are live where it begins.
 
-    ``out`` are the values that are live at its end; ``current`` says how many, and is used up.
+    ``read`` is what its instructions read, ``out`` the values that are live where it ends.
     """
-    numbers = live.numbers
-    #: Whether each value met so far is live above the instruction that was looked at last.
-    alive: dict[Value, bool] = {}
-    for instr, read in zip(reversed(block.instrs), reversed(live.read[block]), strict=True):
-        for result in instr.results:
-            known = alive.get(result)
-            if known or (known is None and result in numbers and out >> numbers[result] & 1):
-                # A guarded instruction may leave its result as it was.
-                if instr.guard is None:
-                    alive[result] = False
+    current = dict.fromkeys(BANKS, 0)
+    for value in out:
+        current[value.type] += 1
+    for bank, number in current.items():
+        peaks[bank] = max(peaks[bank], number)
+    #: The values that are live, and whatever else is an operand below.
+    alive: set[Operand] = {*out}
+    for instr, operands in zip(reversed(block.instrs), reversed(read), strict=True):
+        # A guarded instruction may leave its result as it was.
+        if instr.guard is None:
+            for result in instr.results:
+                if result in alive:
+                    alive.remove(result)
                     current[result.type] -= 1
-            else:
-                alive.setdefault(result, False)
-        for value in read:
-            if type(value) is Value and not (known := alive.get(value)):
-                alive[value] = True
-                if known is None and value in numbers and out >> numbers[value] & 1:
-                    continue
-                bank = value.type
-                current[bank] += 1
-                if current[bank] > peaks[bank]:
-                    peaks[bank] = current[bank]
-    return alive
+        for operand in operands:
+            if operand not in alive:
+                alive.add(operand)
+                if type(operand) is Value:
+                    bank = operand.type
+                    number = current[bank] = current[bank] + 1
+                    if number > peaks[bank]:
+                        peaks[bank] = number
+    return {value for value in alive if type(value) is Value}

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.opcodes import Opcode, takes_constants
+from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
 from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
@@ -45,7 +45,7 @@ class _Simplifier:
         #: Whether a branch has become a jump.
         self.decided = False
         #: What has to be a register.
-        self.registers: set[Value] = set()
+        self.registers: set[Operand] = set()
         #: The same when only parameters are left to replace; None until it is asked for.
         self.parameter_registers: set[Operand] | None = None
 
@@ -60,18 +60,16 @@ class _Simplifier:
                 pass
             self.substitution.apply_all(self.kernel)
 
-    def find_registers(self) -> set[Value]:
-        """The values that address memory, guard an instruction, or are operands of one that takes no constants."""
-        found: set[Value] = set()
+    def find_registers(self) -> set[Operand]:
+        """What addresses memory, guards an instruction, or is an operand of one that takes no constants."""
+        found: set[Operand] = set()
         for block in self.kernel.blocks:
             for instr in block.instrs:
                 op = instr.op
-                if not op.takes_constants and not takes_constants(op, instr.mods):
-                    found.update([operand for operand in instr.operands if type(operand) is Value])
+                if not op.takes_constants and (op.registers_only or instr.mods[-1] in REGISTERS_ONLY):
+                    found.update(instr.operands)
                 if op.addresses:
-                    for operand in instr.operands:
-                        if type(operand) is Mem and type(operand.base) is Value:
-                            found.add(operand.base)
+                    found.update([operand.base for operand in instr.operands if type(operand) is Mem])
                 if instr.guard is not None:
                     found.add(instr.guard.predicate)
         return found
@@ -79,13 +77,16 @@ class _Simplifier:
     def block(self, block: Block) -> None:
         kept: list[Instr] = []
         self.quotients = {}
+        replaced = self.substitution.replaced
         for instr in block.instrs:
-            self.substitution.apply(instr)
+            op = instr.op
+            if not op.plain or instr.guard is not None or not replaced.isdisjoint(instr.operands):
+                self.substitution.apply(instr)
             if instr.guard is not None and not self.may_execute(instr):
                 for value in instr.results:
                     self.replace(value, Const(value.type, 0), instr, kept)
                 continue
-            rule = _RULES.get(instr.op)
+            rule = _RULES.get(op)
             if rule is not None:
                 replacement = rule(self, instr, kept) if instr.guard is None else None
                 if replacement is not None:
@@ -146,6 +147,7 @@ class _Simplifier:
         Whether there was one: then another may be one now.
         """
         before = cfg.predecessors(self.kernel)
+        resolve = self.substitution.resolve
         found = False
         for block in self.kernel.blocks:
             if not block.params:
@@ -156,7 +158,8 @@ class _Simplifier:
             keep: list[int] = []
             constants: list[Instr] = []
             for index, value in enumerate(block.params):
-                passed = {self.substitution.resolve(edge.args[index]) for edge in edges} - {value}
+                passed = {resolve(edge.args[index]) for edge in edges}
+                passed.discard(value)
                 operand = passed.pop() if len(passed) == 1 else None
                 if operand is None:
                     keep.append(index)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import islice
 
 from ptxc.errors import InputError, TargetError
@@ -137,22 +136,26 @@ class _Entry:
         texts, counts = self.texts, self.counts
         lines: list[str] = []
         for instr in instrs:
+            op = instr.op
+            mnemonic = op.mnemonics.get(instr.mods) or _mnemonic(op, instr.mods)
+            results: list[str] = []
             for value in instr.results:
-                if value not in texts:
+                register = texts.get(value)
+                if register is None:
                     # The next register of its bank: nearly all are met here.
                     bank = value.type
                     number = counts[bank]
                     counts[bank] = number + 1
-                    texts[value] = f"%{bank.prefix}{number}"
-            results = [texts[value] for value in instr.results]
+                    register = texts[value] = f"%{bank.prefix}{number}"
+                results.append(register)
             operands = [texts.get(operand) or self.operand(operand) for operand in instr.operands]
-            spelling = _SPELLINGS.get(instr.op)
+            spelling = _SPELLINGS.get(op)
             if spelling is not None:
-                text = spelling(instr, results, operands)
+                text = spelling(instr, mnemonic, results, operands)
+            elif results or operands:
+                text = f"{mnemonic} {', '.join(results + operands)}"
             else:
-                text = _mnemonic(instr.op, instr.mods)
-                if results or operands:
-                    text = f"{text} {', '.join(results + operands)}"
+                text = mnemonic
             if instr.guard is not None:
                 text = f"@{'!' if instr.guard.negated else ''}{self.operand(instr.guard.predicate)} {text}"
             lines.append(f"    {text};")
@@ -206,9 +209,9 @@ class _Entry:
         return text
 
 
-@cache
 def _mnemonic(op: Opcode, mods: tuple[str, ...]) -> str:
-    return ".".join((op.name, *mods))
+    mnemonic = op.mnemonics[mods] = ".".join((op.name, *mods))
+    return mnemonic
 
 
 # ------------------------------------------------------------------------- instructions that PTX spells otherwise
@@ -218,36 +221,36 @@ def _vector(registers: list[str]) -> str:
     return registers[0] if len(registers) == 1 else f"{{{', '.join(registers)}}}"
 
 
-def _ld(instr: Instr, results: list[str], operands: list[str]) -> str:
-    return f"{_mnemonic(instr.op, instr.mods)} {_vector(results)}, {operands[0]}"
+def _ld(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
+    return f"{mnemonic} {_vector(results)}, {operands[0]}"
 
 
-def _st(instr: Instr, results: list[str], operands: list[str]) -> str:
-    return f"{_mnemonic(instr.op, instr.mods)} {operands[0]}, {_vector(operands[1:])}"
+def _st(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
+    return f"{mnemonic} {operands[0]}, {_vector(operands[1:])}"
 
 
-def _pack(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _pack(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     return f"mov.b32 {results[0]}, {_vector(operands)}"
 
 
-def _unpack(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _unpack(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     return f"mov.b32 {_vector(results)}, {operands[0]}"
 
 
-def _bitcast(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _bitcast(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     return f"mov.b{instr.results[0].type.bits} {results[0]}, {operands[0]}"
 
 
-def _shfl(instr: Instr, results: list[str], operands: list[str]) -> str:
-    return f"{_mnemonic(instr.op, instr.mods)} {', '.join(('|'.join(results), *operands))}"
+def _shfl(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
+    return f"{mnemonic} {', '.join(('|'.join(results), *operands))}"
 
 
-def _ldmatrix(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _ldmatrix(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     # A single matrix is a vector of one, in braces too.
-    return f"{_mnemonic(instr.op, instr.mods)} {{{', '.join(results)}}}, {operands[0]}"
+    return f"{mnemonic} {{{', '.join(results)}}}, {operands[0]}"
 
 
-def _mma(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _mma(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     """Groups in braces; the numbers of the byte and of the thread that supply scales are one group."""
     groups = mma_groups(instr.mods)
     parts = [f"{{{', '.join(results)}}}"]
@@ -256,17 +259,17 @@ def _mma(instr: Instr, results: list[str], operands: list[str]) -> str:
         parts.append(f"{{{', '.join(islice(rest, count))}}}")
     for scale in rest:
         parts += [scale, f"{{{next(rest)}, {next(rest)}}}"]
-    return f"{_mnemonic(instr.op, instr.mods)} {', '.join(parts)}"
+    return f"{mnemonic} {', '.join(parts)}"
 
 
-def _bulk_tensor(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _bulk_tensor(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     """The tensor map and the coordinates are one operand."""
     destination, tensor_map, *coordinates, barrier = operands
     source = f"[{tensor_map}, {{{', '.join(coordinates)}}}]"
-    return f"{_mnemonic(instr.op, instr.mods)} {destination}, {source}, {barrier}"
+    return f"{mnemonic} {destination}, {source}, {barrier}"
 
 
-def _wgmma(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _wgmma(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     """The accumulators once, as they are results and operands; the registers of A are a group."""
     mnemonic = _mnemonic(opcodes.WGMMA, instr.mods)
     if instr.op is opcodes.WGMMA:
@@ -277,19 +280,19 @@ def _wgmma(instr: Instr, results: list[str], operands: list[str]) -> str:
     return f"{mnemonic} {{{', '.join(accumulators)}}}, {', '.join(rest)}"
 
 
-def _wgmma_fence(instr: Instr, results: list[str], operands: list[str]) -> str:
-    return _mnemonic(instr.op, instr.mods)
+def _wgmma_fence(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
+    return mnemonic
 
 
-def _wgmma_wait(instr: Instr, results: list[str], operands: list[str]) -> str:
-    return f"{_mnemonic(instr.op, instr.mods)} {operands[-1]}"
+def _wgmma_wait(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
+    return f"{mnemonic} {operands[-1]}"
 
 
-def _pair_cvt(instr: Instr, results: list[str], operands: list[str]) -> str:
+def _pair_cvt(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     return f"{'.'.join(('cvt', *instr.mods))} {', '.join(results + operands)}"
 
 
-_SPELLINGS: dict[Opcode, Callable[[Instr, list[str], list[str]], str]] = {
+_SPELLINGS: dict[Opcode, Callable[[Instr, str, list[str], list[str]], str]] = {
     opcodes.LD: _ld,
     opcodes.ST: _st,
     opcodes.PACK: _pack,

@@ -44,8 +44,8 @@ from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend import convert, unrolling
 from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
+from ptxc.frontend.fragments.registers import know_family, selects_fragments, stem
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
-from ptxc.frontend.fragments.registers import selects_fragments, stem
 from ptxc.frontend.linear import INT_MAX, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
@@ -80,7 +80,7 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     for axis, extent, value in zip(stmt.axes, extents, coordinates, strict=True):
         e.note(value, 0, max(extent.hi - 1, 0))
         k.coordinate(axis.name, e.registers.linear(value))
-    if k.last:
+    if stmt is k.last:
         b.effect(opcodes.TILE_GUARD, (), (inside,))
         k.body(stmt.body, f"{path}.body")
     else:
@@ -229,7 +229,7 @@ def _loop_block(
     unit = _unit(start, end, stride)
     limit, advance = e.register(_in_units(k, end, unit), 32), e.register(_in_units(k, stride, unit), 32)
     carried = _variables(k, carried_names)
-    entries = [k.names.typed(name) for name in carried]
+    entries = k.names.all_typed(carried)
     before = [entry.operand for entry in entries]
     index = k.kernel.value(B32, var if unit == 1 else f"{var}_by_{unit}")
     header = b.new_block(f"loop.{var}")
@@ -256,7 +256,7 @@ def _loop_block(
             body(e.registers.add(current, step, turn))
         e.depth -= 1
     b.loc = loc
-    after = [k.names.typed(name).operand for name in carried]
+    after = [entry.operand for entry in k.names.all_typed(carried)]
     following = b.binary(opcodes.ADD, "s32", index, advance, index.hint)
     again = b.setp("lt.s32", following, limit)
     b.branch_if(again, header, exit_block, [following, *after], after if first != TRUE else [])
@@ -298,9 +298,8 @@ def _variables(k: Lowering, names: Iterable[str]) -> list[str]:
 
 
 def _rebind(k: Lowering, names: list[str], operands: Iterable[Operand]) -> None:
-    known = k.names
-    for name, operand in zip(names, operands, strict=True):
-        known.assign(name, Typed(operand, known.typed(name).type))
+    entries = zip(k.names.all_typed(names), operands, strict=True)
+    k.names.assign_all(names, [Typed(operand, entry.type) for entry, operand in entries])
 
 
 #: Statements that assign to fragments declared before.
@@ -353,7 +352,7 @@ def _branch(
     """Blocks for a condition; where they join, names that either side assigned are block parameters."""
     b = k.builder
     names = _variables(k, dict.fromkeys((*assigned(k, body), *assigned(k, else_body))))
-    before = [k.names.typed(name).operand for name in names]
+    before = [entry.operand for entry in k.names.all_typed(names)]
     then, join = b.new_block("then"), b.new_block("join")
     otherwise = b.new_block("else") if else_body else join
     loc = b.loc
@@ -363,7 +362,7 @@ def _branch(
     with k.region():
         k.scoped(body, path, binding)
     b.loc = loc
-    b.branch(join, [k.names.typed(name).operand for name in names])
+    b.branch(join, [entry.operand for entry in k.names.all_typed(names)])
     _rebind(k, names, before)
     flights, k.flights.state = k.flights.state, flights
     if else_body:
@@ -371,9 +370,10 @@ def _branch(
         with k.region():
             k.scoped(else_body, else_path)
         b.loc = loc
-        b.branch(join, [k.names.typed(name).operand for name in names])
+        b.branch(join, [entry.operand for entry in k.names.all_typed(names)])
     k.flights.join(flights)
-    join.params = [k.kernel.value(k.names.typed(name).type.bank, stem(name)) for name in names]
+    entries = k.names.all_typed(names)
+    join.params = [k.kernel.value(entry.type.bank, stem(name)) for name, entry in zip(names, entries, strict=True)]
     b.start(join)
     _rebind(k, names, join.params)
 
@@ -407,7 +407,14 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
     """Add what ``stmt`` assigns to ``free`` and what it declares to ``declared``."""
     kind = type(stmt)  # not isinstance: Emmy's classes answer that twenty times slower
     names: Iterable[str] = ()
-    if kind is Accum:
+    if kind is FragmentApply and not stmt.in_place:
+        declared.update(fragment_names(k, stmt.out))
+    elif kind in _FRAGMENT_WRITERS:
+        written = stmt.defines()
+        if kind is WgmmaMma and stmt.a_frag is not None:
+            written = (*written, stmt.a_frag)
+        names = [name for fragment in written for name in fragment_names(k, fragment)]
+    elif kind is Accum:
         names = (stmt.name,)
     elif kind in (WarpShuffle, WarpBroadcast, TreeHalve):
         names = stmt.state
@@ -428,19 +435,12 @@ def _scan(k: Lowering, stmt: Any, free: dict[str, None], declared: set[str]) -> 
         declared.add(stmt.name)
     elif kind is RegFragment:
         # The statements after it, which are looked at next, choose members by variables.
-        k.families[stmt.name] = stmt.count
+        know_family(k, stmt.name, stmt.count)
         declared.update(fragment_names(k, stmt.name))
-    elif kind is FragmentApply and not stmt.in_place:
-        declared.update(fragment_names(k, stmt.out))
     elif kind is FragmentRowReduce:
         declared.update((stmt.top, stmt.bot))
     elif kind is WgmmaWait:
         names = _held(k)
-    elif kind in _FRAGMENT_WRITERS:
-        written = stmt.defines()
-        if kind is WgmmaMma and stmt.a_frag is not None:
-            written = (*written, stmt.a_frag)
-        names = [name for fragment in written for name in fragment_names(k, fragment)]
     for name in names:
         if name not in declared:
             free[name] = None

@@ -137,9 +137,9 @@ def assign(
     """
     if name == "bitcast":
         return _bitcast(b, args, type)
-    result = type if type is not None else promote(name, args)
-    if result is F32_T and all([arg.type is F32_T for arg in args]):  # nearly always
+    if (type is None or type is F32_T) and all([arg.type is F32_T for arg in args]):  # nearly always
         return convert(b, compute(b, name, args, F32_T, arithmetic, hint), F32_T)
+    result = type if type is not None else promote(name, args)
     if args and all([arg.type.is_integer for arg in args]):
         if result.is_integer and name in _INTEGER_OPS and _all_integers(args):
             return _integer(b, name, args, result, hint)

@@ -106,10 +106,11 @@ class Expressions(Integers):
             else:
                 self._mentioned.update(names)
                 return value  # type: ignore[return-value]
-        around, self._mentioned = self._mentioned, {}
+        around = self._mentioned
+        mentioned = self._mentioned = {}
         found = lower(self, what)
-        self._lowered.remember(key, (found, self._mentioned))
-        around.update(self._mentioned)
+        self._lowered.remember(key, (found, mentioned))
+        around.update(mentioned)
         self._mentioned = around
         return found
 

@@ -14,6 +14,7 @@ would be undefined in Emmy's CUDA, so ranges of such expressions are cut to 32 b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import gcd
 from typing import Final, NamedTuple
 
@@ -90,6 +91,7 @@ class Linear:
         return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
 
 
+@lru_cache(4096)
 def constant(value: int, wide: bool | None = None) -> Linear:
     """A constant. Where its C type is not given, that of a literal: ``long long`` beyond 32768 in magnitude, as Emmy
     spells those."""
@@ -158,10 +160,13 @@ class Registers:
     def add(self, a: Linear, b: Linear, factor: int = 1) -> Linear:
         """``a + factor * b``."""
         wide = a.wide or b.wide
-        if not b.terms:
+        if not b.terms or factor == 0:
             return Linear(self, a.terms, a.constant + factor * b.constant, wide, None)
         if not a.terms and factor == 1:
             return Linear(self, b.terms, a.constant + b.constant, wide, None)
+        if a.terms.keys().isdisjoint(b.terms):
+            more = b.terms if factor == 1 else {value: factor * coefficient for value, coefficient in b.terms.items()}
+            return Linear(self, a.terms | more, a.constant + factor * b.constant, wide, None)
         terms = dict(a.terms)
         _accumulate(terms, b.terms, factor)
         return Linear(self, terms, a.constant + factor * b.constant, wide, None)

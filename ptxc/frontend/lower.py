@@ -73,10 +73,12 @@ class Lowering:
         self.memory = Memory(self.builder, signature)
         self.expressions = Expressions(self.builder, self.names, arithmetic, self.memory.flat_index, signature.threads)
         self.memory.expressions = self.expressions
-        #: Whether the statement being lowered is the kernel's last.
-        self.last = False
+        #: The kernel's last statement.
+        self.last: Any = None
         #: How often the statements being lowered are written, since loops around them are unrolled.
         self.copies = 1
+        #: The places of a body's statements, by its path: loops are unrolled, so many bodies are lowered again.
+        self.places: dict[str, list[Loc]] = {}
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, tuple[int, bool]] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
@@ -84,6 +86,8 @@ class Lowering:
         self.fragments: dict[str, Fragment] = {}
         #: How many members each family of fragments has.
         self.families: dict[str, int] = {}
+        #: The names of their registers, by the name that says which of a family it is, if they are one.
+        self.members: dict[str, tuple[str, ...]] = {}
         #: What descriptors of matrices in shared memory describe: the type of its elements.
         self.matrices: dict[str, ElementType] = {}
         #: The registers of fragments that a product holds.
@@ -93,20 +97,23 @@ class Lowering:
 
     # --------------------------------------------------------------------------------------------- statements
 
-    def body(self, stmts: Iterable[Any], path: str, first: int = 0) -> None:
-        """Lower statements in order; ``first`` is the number of the first one in ``path``."""
+    def body(self, stmts: Iterable[Any], path: str) -> None:
+        """Lower the statements of the body ``path`` in order."""
+        places = self.places.get(path)
+        if places is None:
+            places = self.places[path] = [Loc(f"{path}[{index}]", stmt) for index, stmt in enumerate(stmts)]
         builder = self.builder
-        for index, stmt in enumerate(stmts, first):
-            here = f"{path}[{index}]"
+        for loc in places:
+            stmt = loc.stmt
             lower = STATEMENTS.get(type(stmt))
             try:
                 if lower is None:
                     raise UnsupportedError(f"{type(stmt).__name__} is not supported yet", hint="see `ptxc ops`")
-                builder.loc = Loc(here, stmt)
-                lower(self, stmt, here)
+                builder.loc = loc
+                lower(self, stmt, loc.path)
             except CompileError as error:
                 if not error.statement:
-                    error.at(statement=f"{here} {describe(stmt)}")
+                    error.at(statement=f"{loc.path} {describe(stmt)}")
                 raise
 
     def coordinate(self, name: str, value: Linear) -> None:
@@ -299,10 +306,8 @@ def lower(op: KernelOp, signature: Signature, target: str, arithmetic: Arithmeti
     """
     lowering = Lowering(signature, target, arithmetic)
     lowering.prologue()
-    *before, last = op.body
-    lowering.body(before, "body")
-    lowering.last = True
-    lowering.body((last,), "body", len(before))
+    lowering.last = op.body[-1]
+    lowering.body(op.body, "body")
     lowering.builder.loc = ""
     lowering.builder.ret()
     if signature.held:

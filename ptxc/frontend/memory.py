@@ -236,20 +236,20 @@ class Memory:
 
     def _shared(self, array: Smem, flat: Linear, nbytes: int) -> Mem:
         pool = self.signature.pool
-        symbol = Sym(POOL if pool else array.name)
+        name = POOL if pool else array.name
         offset = pool.get(array.name, 0) + flat.constant * nbytes
         if not INT_MIN <= offset <= INT_MAX:
             raise InputError(f"element {flat.constant} of the shared array {array.name!r}", hint="it is far outside")
         if not flat.terms:
-            return Mem(symbol, offset)
+            return Mem(Sym(name), offset)
         e = self.expressions
-        key = ("shared", symbol, nbytes, *flat.terms.items())
-        register = e.once(key, lambda: self._start(symbol, flat.terms, nbytes))
+        key = ("shared", name, nbytes, *flat.terms.items())
+        register = e.once(key, lambda: self._start(Sym(name), flat.terms, nbytes))
         if register is not None:
             return Mem(register, offset)
         # A register below the array's start may wrap around 2^32: then the constant goes into the register.
         inside = flat.constant * nbytes
-        return Mem(self._slot(symbol, flat.terms, inside, nbytes), offset - inside)
+        return Mem(self._slot(Sym(name), flat.terms, inside, nbytes), offset - inside)
 
     def _start(self, symbol: Sym, terms: dict[Value, int], nbytes: int) -> Value | None:
         """The address of what lies ``terms`` elements after a shared array's start, None where that may be negative."""
@@ -396,7 +396,7 @@ class Memory:
     def load_vector(self, name: str, mem: Mem, type: ElementType, count: int, hint: str) -> list[Value]:
         """``count`` consecutive elements as the registers of one access: f32 each, or two f16 in each b32."""
         kind, words = ("f32", count) if type is F32_T else ("b32", count // 2)
-        results = tuple(self.builder.kernel.value(OF_MODIFIER[kind], hint) for _ in range(words))
+        results = self.builder.kernel.values(OF_MODIFIER[kind], hint, words)
         mods = (*self.space(name), *((f"v{words}",) if words > 1 else ()), kind)
         self.builder.multi(opcodes.LD, mods, results, (mem,))
         return list(results)

@@ -7,6 +7,7 @@ name to its current value, and where control joins, names that a branch or a loo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from ptxc.errors import InputError
@@ -91,6 +92,13 @@ class Names:
         self._shadowed[-1].setdefault(name, self.entries.get(name))
         self.entries[name] = entry
 
+    def declare_all(self, names: Sequence[str], entries: Sequence[Entry]) -> None:
+        """:meth:`declare`, name by name."""
+        shadowed, known = self._shadowed[-1], self.entries
+        for name, entry in zip(names, entries, strict=True):
+            shadowed.setdefault(name, known.get(name))
+            known[name] = entry
+
     def find(self, name: str) -> Entry | None:
         """What ``name`` stands for, None where it is unknown."""
         return self.entries.get(name)
@@ -103,6 +111,15 @@ class Names:
         what = f"{name!r} is not defined" if entry is None else f"{name!r} is an index, not a value"
         raise InputError(what, hint="a statement before this one must define it")
 
+    def all_typed(self, names: Sequence[str]) -> list[Typed]:
+        """:meth:`typed` of each of ``names``."""
+        get = self.entries.get
+        return [entry if type(entry := get(name)) is Typed else self.typed(name) for name in names]
+
     def assign(self, name: str, entry: Entry) -> None:
         """Replace the value of the innermost ``name``, which is known."""
         self.entries[name] = entry
+
+    def assign_all(self, names: Sequence[str], entries: Sequence[Entry]) -> None:
+        """:meth:`assign`, name by name."""
+        self.entries.update(zip(names, entries, strict=True))

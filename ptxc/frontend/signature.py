@@ -18,6 +18,9 @@ from emmy.compiler.ir.expr import Var
 from emmy.compiler.ir.kernel.ir import (
     CpAsyncCopy,
     KernelOp,
+    LdmatrixLoad,
+    MmaSyncPtx,
+    RegFragment,
     RegStore,
     Smem,
     Tile,
@@ -25,7 +28,7 @@ from emmy.compiler.ir.kernel.ir import (
     WgmmaDescriptor,
     WgmmaMma,
 )
-from emmy.compiler.ir.stmt import Write, ZeroPrologue
+from emmy.compiler.ir.stmt import Accum, Assign, Init, Load, Write, ZeroPrologue
 
 from ptxc.errors import InputError, TargetError, UnsupportedError
 from ptxc.frontend.buffers import Buffer
@@ -322,6 +325,10 @@ def _refuse_staging(op: KernelOp, body: _Body, paged: dict[str, Paged]) -> None:
         )
 
 
+#: Of these there are most, and they say nothing about the interface but in their expressions.
+_SILENT = frozenset((Accum, Assign, Init, LdmatrixLoad, Load, MmaSyncPtx, RegFragment))
+
+
 class _Body:
     """What a kernel's body says about its interface, found in one walk; everything in order of appearance."""
 
@@ -356,6 +363,18 @@ class _Body:
                 pending.pop()
 
     def _visit(self, stmt: Any) -> None:
+        if type(stmt) not in _SILENT:
+            self._note(stmt)
+        if self._shaped:
+            for expr in stmt.exprs():
+                if not hasattr(expr, "free_vars"):
+                    what = f"{type(stmt).__name__} holds a value of type {type(expr).__name__}"
+                    hint = "give the node as Emmy made it"
+                    raise InputError(f"{what} where an expression must stand", hint=hint)
+                self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
+
+    def _note(self, stmt: Any) -> None:
+        """Note what ``stmt`` says of arrays, buffers, fragments and axes."""
         kind = type(stmt)  # not isinstance: Emmy's classes answer that twenty times slower
         if kind is Smem:
             check_array(stmt)
@@ -387,12 +406,6 @@ class _Body:
             if axis is not None and not axis.extent.is_static:
                 # Sorted: Emmy takes a set's order, which differs from run to run.
                 self.symbols.update(dict.fromkeys(sorted(axis.extent.expr.free_vars())))
-        if self._shaped:
-            for expr in stmt.exprs():
-                if not hasattr(expr, "free_vars"):
-                    what = f"{kind.__name__} holds a value of type {type(expr).__name__} where an expression must stand"
-                    raise InputError(what, hint="give the node as Emmy made it")
-                self.symbols.update(dict.fromkeys(sorted(self._shaped.intersection(expr.free_vars()))))
 
     def _tensor_map(self, stmt: TmaDescriptor) -> None:
         if self.tensor_maps.setdefault(stmt.name, stmt) != stmt:

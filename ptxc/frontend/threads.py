@@ -86,10 +86,10 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
     if not same_bits(given, held):
         hint = "cp.async converts nothing: declare both with one type"
         raise InputError(f"a copy of {given.name} to {stmt.smem!r}, which is {held.name}", hint=hint)
-    memory.align(stmt.smem, flat, max(1, stmt.nbytes // memory.type_of(stmt.smem).nbytes))
+    memory.align(stmt.smem, flat, max(1, stmt.nbytes // held.nbytes))
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
     origin = memory.flat_index(stmt.src, stmt.src_index)
-    memory.align(stmt.src, origin, max(1, stmt.nbytes // memory.type_of(stmt.src).nbytes))
+    memory.align(stmt.src, origin, max(1, stmt.nbytes // given.nbytes))
     source = memory.address(stmt.src, origin)
     size = integer(B32, stmt.nbytes)
     operands: tuple[Operand, ...] = (destination, source, size)
@@ -210,7 +210,7 @@ def exchange(k: Lowering, value: Typed, mode: str, lane: Operand, clamp: int, ma
         return Typed(move(operand), value.type)
     if bank is B16:
         word = b.emit(opcodes.PACK, ("b32",), B32, (operand, operand), "word")
-        halves = tuple(k.kernel.value(B16, "other") for _ in range(2))
+        halves = k.kernel.values(B16, "other", 2)
         b.multi(opcodes.UNPACK, ("b32",), halves, (move(word),))
         return Typed(halves[0], value.type)
     if bank in (B64, F64):

@@ -61,13 +61,18 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
     if found is None:
         total, multiplies = 0, False
         for stmt in body:
+            total += 1
             kind = type(stmt)
-            parts = [cost(k, nested) for nested in stmt.nested()]
-            inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
-            if kind in (Loop, StridedLoop):
-                inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
-            total += 1 + inner
-            multiplies |= products or kind in (MmaSyncPtx, WgmmaMma)
+            bodies = stmt.nested()
+            if bodies:
+                parts = [cost(k, nested) for nested in bodies]
+                inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
+                if kind in (Loop, StridedLoop):
+                    inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
+                total += inner
+                multiplies |= products
+            elif kind in (MmaSyncPtx, WgmmaMma):
+                multiplies = True
         found = k.costs[key] = (total, multiplies)
     return found
 

@@ -121,8 +121,8 @@ def multiply(k: Lowering, stmt: MmaSyncPtx, path: str) -> None:
         given += _scales(k, str(stmt.sfa_frag), scaled.THREAD_A) + _scales(k, str(stmt.sfb_frag), scaled.THREAD_B)
     ((count, bank),) = groups.results
     hint = registers.stem(stmt.c_frag)
-    results = [k.kernel.value(bank, hint) for _ in range(count)]
-    k.builder.multi(opcodes.MMA, mods, tuple(results), tuple(given))
+    results = k.kernel.values(bank, hint, count)
+    k.builder.multi(opcodes.MMA, mods, results, tuple(given))
     registers.assign(k, stmt.c_frag, results)
 
 

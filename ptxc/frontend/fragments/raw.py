@@ -52,21 +52,25 @@ def _word(tile: Tile, outer: int, inner: int) -> Operand:
     if tile.present == FALSE:
         return integer(B32, 0)
     row = tile.row(outer)
+    if tile.staged and tile.contiguous:
+        return _load(tile.k, tile.name, tile.place(row, tile.along(inner)), tile.present)
     places = [tile.place(row, tile.along(inner + at)) for at in range(_WORD)]
-    return four_bytes(tile.k, tile.name, places, tile.present, tile.staged and tile.contiguous)
+    return four_bytes(tile.k, tile.name, places, tile.present)
 
 
-def four_bytes(k: Lowering, name: str, places: list[Linear], predicate: Operand, aligned: bool = False) -> Operand:
-    """The bytes at four offsets in one register, the first lowest; 0 where ``predicate`` does not hold.
+def _load(k: Lowering, name: str, place: Linear, predicate: Operand) -> Operand:
+    """Four bytes that follow each other from a multiple of four on; 0 where ``predicate`` does not hold."""
+    k.memory.align(name, place, _WORD)
+    mods = (*k.memory.space(name), "b32")
+    return k.builder.emit(opcodes.LD, mods, B32, (k.memory.address(name, place),), "frag", guard(predicate))
 
-    ``aligned``: the caller knows that they follow each other from a multiple of four on.
-    """
+
+def four_bytes(k: Lowering, name: str, places: list[Linear], predicate: Operand) -> Operand:
+    """The bytes at four offsets in one register, the first lowest; 0 where ``predicate`` does not hold."""
     b, memory = k.builder, k.memory
     step = places[1].same(k.expressions.registers.add(places[0], constant(1)))
-    if aligned or (step and is_multiple(places[0], _WORD)):
-        memory.align(name, places[0], _WORD)
-        address = memory.address(name, places[0])
-        return b.emit(opcodes.LD, (*memory.space(name), "b32"), B32, (address,), "frag", guard(predicate))
+    if step and is_multiple(places[0], _WORD):
+        return _load(k, name, places[0], predicate)
 
     def byte(place: Linear) -> Value:
         mods = (*memory.space(name), "u8")

@@ -39,6 +39,7 @@ _ELEMENTS = {"a": _MULTIPLICANDS, "b": _MULTIPLICANDS, "c": (F32_T, F16_T)}
 #: The registers of f32 that a lane has of an accumulator, by layout.
 _ACCUMULATORS = {"m16n8k16": 4, "wgmma": 4, "m8n8k4": 8}
 _WORD_T = element_type("u32")
+_ZERO, _ZERO_WORD = real(F32, 0.0), integer(_WORD_T.bank, 0)
 
 
 class Fragment(NamedTuple):
@@ -66,7 +67,7 @@ def declare(k: Lowering, stmt: RegFragment, path: str) -> None:
     if not isinstance(stmt.count, int) or not 1 <= stmt.count <= _MOST_MEMBERS:
         raise InputError(f"a family of {stmt.count} fragments", hint=f"it has 1 to {_MOST_MEMBERS}")
     made = _described(stmt)
-    zero = real(F32, 0.0) if made.register is F32_T else integer(made.register.bank, 0)
+    zero = _ZERO if made.register is F32_T else _ZERO_WORD
     introduce(k, stmt.name, made, [zero] * max(made.registers, 1), stmt.count)
 
 
@@ -74,15 +75,25 @@ def introduce(k: Lowering, name: str, made: Fragment, values: Sequence[Operand],
     """Declare the fragment ``name``, or a family of ``count`` fragments, whose registers hold ``values``."""
     if not (name.isidentifier() and name.isascii()):
         raise InputError(f"{name!r} is no name of a fragment", hint="names are letters, digits and underscores")
-    k.fragments[name] = made
-    k.families[name] = count
-    type, flying, declare = made.register, k.flights.state, k.names.declare
+    if k.fragments.get(name) != made:
+        k.fragments[name] = made
+        k.members.clear()
+    know_family(k, name, count)
+    type, flying = made.register, k.flights.state
+    entries = [Typed(value, type) for value in values]
     for member in [f"{name}[{member}]" for member in range(count)] if count > 1 else [name]:
-        for register, value in zip(register_names(member, made.registers), values, strict=True):
-            if register in flying:
-                what = f"the fragment {name!r} is declared again while wgmma may hold it"
-                raise InputError(what, hint="wait for the product in the scope of its fragments")
-            declare(register, Typed(value, type))
+        found = register_names(member, made.registers)
+        if flying and not flying.keys().isdisjoint(found):
+            what = f"the fragment {name!r} is declared again while wgmma may hold it"
+            raise InputError(what, hint="wait for the product in the scope of its fragments")
+        k.names.declare_all(found, entries)
+
+
+def know_family(k: Lowering, name: str, count: int) -> None:
+    """Let the fragment ``name`` be a family of ``count``, or one alone."""
+    if k.families.get(name) != count:
+        k.families[name] = count
+        k.members.clear()
 
 
 def _described(stmt: RegFragment) -> Fragment:
@@ -177,15 +188,21 @@ def names(k: Lowering, name: str) -> tuple[str, ...]:
     Raises InputError for an unknown one, and for one that a product holds.
     """
     found = names_in_flight(k, name)
-    if k.flights.state and any(k.flights.state.get(register) for register in found):
+    flying = k.flights.state
+    if flying and any(flying.get(register) for register in found):
         raise InputError(f"the fragment {name!r} is held by wgmma", hint="a WgmmaWait before this statement ends that")
     return found
 
 
 def names_in_flight(k: Lowering, name: str) -> tuple[str, ...]:
     """The same for a fragment that a product may hold."""
-    found = fragment(k, name)
-    return register_names(member_of(k, name), found.registers)
+    found = k.members.get(name)
+    if found is None:
+        member = member_of(k, name)
+        found = register_names(member, fragment(k, name).registers)
+        if member == name:
+            k.members[name] = found  # it is no variable that chooses the member
+    return found
 
 
 def member_of(k: Lowering, name: str) -> str:
@@ -214,12 +231,12 @@ def member_of(k: Lowering, name: str) -> str:
 
 def read(k: Lowering, name: str) -> list[Typed]:
     """What the registers of the fragment ``name`` hold."""
-    return [k.names.typed(register) for register in names(k, name)]
+    return k.names.all_typed(names(k, name))
 
 
 def operands(k: Lowering, name: str) -> list[Value]:
     """The registers of the fragment ``name`` as operands of a tensor core's instruction, which takes no constants."""
-    found = [k.names.typed(register).operand for register in names(k, name)]
+    found = [held.operand for held in read(k, name)]
     return [operand if type(operand) is Value else as_register(k, operand) for operand in found]
 
 
@@ -233,6 +250,5 @@ def as_register(k: Lowering, operand: Operand) -> Value:
 
 def assign(k: Lowering, name: str, values: Sequence[Operand]) -> None:
     """Let the registers of the fragment ``name`` hold ``values``."""
-    known, register = k.names, fragment(k, name).register
-    for each, value in zip(names(k, name), values, strict=True):
-        known.assign(each, Typed(value, register))
+    register = fragment(k, name).register
+    k.names.assign_all(names(k, name), [Typed(value, register) for value in values])

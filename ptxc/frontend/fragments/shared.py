@@ -37,14 +37,14 @@ def load(k: Lowering, stmt: LdmatrixLoad, type: ElementType) -> None:
     flat = e.registers.add(memory.flat_index(stmt.src_buffer, stmt.src_index), own)
     memory.align(stmt.src_buffer, flat, 8)
     address = memory.address(stmt.src_buffer, memory.swizzled(stmt.swizzle, flat))
-    results = tuple(k.kernel.value(B32, registers.stem(stmt.frag)) for _ in range(count))
+    results = k.kernel.values(B32, registers.stem(stmt.frag), count)
     mods = ("sync", "aligned", "m8n8", f"x{count}", *(("trans",) if trans else ()), "shared", "b16")
     k.builder.multi(opcodes.LDMATRIX, mods, results, (address,))
     if stmt.pair_frag is None:
-        registers.assign(k, stmt.frag, list(results))
+        registers.assign(k, stmt.frag, results)
     else:
-        registers.assign(k, stmt.frag, list(results[:2]))
-        registers.assign(k, stmt.pair_frag, list(results[2:]))
+        registers.assign(k, stmt.frag, results[:2])
+        registers.assign(k, stmt.pair_frag, results[2:])
 
 
 def _lane_offset(k: Lowering, stmt: LdmatrixLoad, stride: Linear) -> tuple[Linear, bool, int]:

@@ -83,7 +83,7 @@ def _four(k: Lowering, stmt: LdmatrixLoad, tile: Tile) -> list[Operand]:
 def _words(k: Lowering, buffer: str, mem: Mem, count: int, inside: Guard | None = None) -> list[Operand]:
     """So many registers in one load; zeros where ``inside`` does not hold."""
     type = F32_T.bank if k.memory.type_of(buffer) is F32_T else B32
-    results = tuple(k.kernel.value(type, "frag") for _ in range(count))
+    results = k.kernel.values(type, "frag", count)
     k.builder.multi(opcodes.LD, (*k.memory.space(buffer), f"v{count}", type.name), results, (mem,), guard=inside)
     return list(results)
 
