@@ -17,6 +17,7 @@ what long chains are made of would have to wait in registers. They must be in th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -30,25 +31,41 @@ _DEEP = 4
 
 def run(kernel: Kernel) -> None:
     """Pair operations in every block."""
-    packing = [block for block in kernel.blocks if any([instr.op is opcodes.PACK for instr in block.instrs])]
-    if packing:
+    blocks = [(block, halves, packs) for block in kernel.blocks for halves, packs in _apart(block)]
+    if blocks:
         users = use_counts(kernel)
-        for block in packing:
-            _pair(block, users)
+        for block, halves, packs in blocks:
+            _pair(block, halves, packs, users)
 
 
-def _pair(block: Block, users: Counter[Operand]) -> None:
-    """Move the operations of pairs to what packs them."""
-    halves: dict[Operand, Instr] = {
-        instr.results[0]: instr
-        for instr in block.instrs
-        if instr.op.effect == "PURE" and len(instr.results) == 1 and instr.results[0].type is B16
-    }
-    paired: dict[Instr, list[Instr]] = {}
+def _apart(block: Block) -> Iterator[tuple[dict[Operand, Instr], list[Instr]]]:
+    """If the block packs pairs whose operations may stand apart: its operations on halves, and what packs such."""
+    if not any([instr.op is opcodes.PACK for instr in block.instrs]):
+        return
+    halves: dict[Operand, Instr] = {}
+    packs = []
+    last: list[Instr] = []
     for instr in block.instrs:
         if instr.op is opcodes.PACK:
-            x, y = instr.operands
-            paired[instr] = _pairs(x, y, halves, users, _DEEP)
+            first, second = [halves.get(operand) for operand in instr.operands]
+            if first is not None and second is not None and _alike(first, second):
+                together = last[-2:] == [first, second]
+                if not together or not halves.keys().isdisjoint(first.operands):
+                    packs.append(instr)
+        elif instr.op.effect == "PURE" and len(instr.results) == 1 and instr.results[0].type is B16:
+            halves[instr.results[0]] = instr
+        last.append(instr)
+    if packs:
+        yield halves, packs
+
+
+def _alike(first: Instr, second: Instr) -> bool:
+    return first is not second and first.op is second.op and first.mods == second.mods
+
+
+def _pair(block: Block, halves: dict[Operand, Instr], packs: list[Instr], users: Counter[Operand]) -> None:
+    """Move the operations of pairs to what packs them."""
+    paired = {pack: _pairs(pack.operands[0], pack.operands[1], halves, users, _DEEP) for pack in packs}
     moved = {instr for found in paired.values() for instr in found}
     if moved:
         kept = [instr for instr in block.instrs if instr not in moved]
@@ -58,10 +75,9 @@ def _pair(block: Block, users: Counter[Operand]) -> None:
 def _pairs(x: Operand, y: Operand, halves: dict[Operand, Instr], users: Counter[Operand], deep: int) -> list[Instr]:
     """The operations that compute x and y, if they are a pair, after the pairs that compute their operands."""
     first, second = halves.get(x), halves.get(y)
-    if deep == 0 or first is None or second is None or first is second:
+    if deep == 0 or first is None or second is None or not _alike(first, second):
         return []
-    alike = first.op is second.op and first.mods == second.mods
-    if not alike or users[first.results[0]] > 1 or users[second.results[0]] > 1:
+    if users[first.results[0]] > 1 or users[second.results[0]] > 1:
         return []
     before = [
         instr

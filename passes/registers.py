@@ -13,9 +13,8 @@ takes more of them than it needs.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Kernel
@@ -63,38 +62,53 @@ def count(kernel: Kernel) -> Registers:
     reads_of: dict[Block, list[Sequence[Operand]]] = {}
     live_in: dict[Block, set[Value]] = {}
     live_out: dict[Block, set[Value]] = {}
+    #: How many of each bank are live where each block begins.
+    counts_in: dict[Block, dict[Type, int]] = {}
     # Backwards all blocks that follow one are known but for those that a loop goes back to. What is found live only
     # grows, so another walk over a block raises the peaks where the first found too little.
     growing = True
     while growing:
         growing = False
         for block in reversed(kernel.blocks):
-            after = [live_in[edge.block] for edge in block.instrs[-1].targets if edge.block in live_in]
-            out: set[Value] = set().union(*after)
+            after = [edge.block for edge in block.instrs[-1].targets if edge.block in live_in]
+            out: set[Value] = set().union(*[live_in[following] for following in after])
             if block not in live_in:
                 reads_of[block] = [reads(instr) for instr in block.instrs]
             elif len(out) == len(live_out[block]):
                 continue
             growing = True
             live_out[block] = out
-            live_in[block] = _walk_back(block, reads_of[block], out, peaks)
+            # Of a branch around a few instructions, one side has what the other has.
+            known = [counts_in[following] for following in after if len(live_in[following]) == len(out)]
+            current = {**known[0]} if known else _count(out)
+            live_in[block] = _walk_back(block, reads_of[block], out, current, peaks)
+            counts_in[block] = current
     values: set[Value] = set().union(*live_in.values(), *[instr.results for instr in kernel.instrs()])
-    counts = Counter([value.type for value in values])
-    return Registers({bank: counts[bank] for bank in BANKS}, peaks)
+    return Registers(_count(values), peaks)
 
 
-def _walk_back(block: Block, read: list[Sequence[Operand]], out: set[Value], peaks: dict[Type, int]) -> set[Value]:
+def _count(values: Iterable[Value]) -> dict[Type, int]:
+    """How many values there are of each bank."""
+    found = dict.fromkeys(BANKS, 0)
+    for value in values:
+        found[value.type] += 1
+    return found
+
+
+def _walk_back(
+    block: Block, read: list[Sequence[Operand]], out: set[Value], current: dict[Type, int], peaks: dict[Type, int]
+) -> set[Value]:
     """Raise ``peaks`` to the most values that are live in the block; give those that are live where it begins.
 
-    ``read`` is what its instructions read, ``out`` the values that are live where it ends.
+    ``read`` is what its instructions read, ``out`` the values that are live where it ends. ``current`` says how many
+    these are, and then how many are live where the block begins.
     """
-    current = dict.fromkeys(BANKS, 0)
-    for value in out:
-        current[value.type] += 1
     for bank, number in current.items():
-        peaks[bank] = max(peaks[bank], number)
+        if number > peaks[bank]:
+            peaks[bank] = number
     #: The values that are live, and whatever else is an operand below.
     alive: set[Operand] = {*out}
+    others: set[Operand] = set()
     for instr, operands in zip(reversed(block.instrs), reversed(read), strict=True):
         # A guarded instruction may leave its result as it was.
         if instr.guard is None:
@@ -110,4 +124,6 @@ def _walk_back(block: Block, read: list[Sequence[Operand]], out: set[Value], pea
                     number = current[bank] = current[bank] + 1
                     if number > peaks[bank]:
                         peaks[bank] = number
-    return {value for value in alive if type(value) is Value}
+                else:
+                    others.add(operand)
+    return cast(set[Value], alive - others)
