@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from ptxc.frontend import control, statements, unrolling
+from ptxc.frontend.fragments import store
 from ptxc.frontend.integers import Integers
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
 from ptxc.frontend.memory import POOL, Memory
@@ -155,6 +156,11 @@ WITHOUT: dict[str, Without] = {
     ),
     "nounroll": Without("ptxas may unroll what has been unrolled once more, and large bodies", (_NOUNROLL,)),
     "sparing registers": Without("hoisting takes no heed of registers", ((hoist, "_SCARCE", 1 << 20),)),
+    "constants of descriptors": Without("they leave loops as all else does", ((hoist, "_SMALL", -(1 << 63)),)),
+    "epilogues in blocks": Without(
+        "elements at an edge are computed for all threads, and stored under predicates",
+        ((store, "_LONG_EPILOGUE", 1 << 20),),
+    ),
     "non-coherent loads": Without("all loads are coherent", ((Memory, "space", _coherent),)),
     "base plus offset": Without(
         "each access has an address of its own, all of the index on the buffer's pointer",

@@ -14,11 +14,13 @@ CHANGES = {
     "unrolling": "softmax_fast",
     "limits of unrolling": "softmax_fast",
     "starts within a step": "big_sum_split",
-    "counted units": "matmul_pipeline_raster",
+    "counted units": "matmul_scalar",
     "small bodies": "big_sum_serial",
     "large bodies": "matmul_dynamic_raster",
     "nounroll": "attention_row",
     "sparing registers": "mma_attention_causal",
+    "constants of descriptors": "wgmma_matmul",
+    "epilogues in blocks": "mma_linear_residual",
     "non-coherent loads": "softmax_rows",
     "base plus offset": "attention_row",
     "shared products": "vector_add_tail",
@@ -27,7 +29,7 @@ CHANGES = {
     "swizzle parts": "cpasync_swizzle_B128",
     "remembered registers": "matmul_pipeline_raster",
     "vector accesses": "scalar_add_vec4",
-    "resident CTAs": "matmul_pipeline_raster",
+    "resident CTAs": "matmul_carried",
 }
 OTHERS = ["cond_else", "cpasync_swizzle_B64", "l2_norm", "named_barrier", "rms_norm", "scan"]
 
