@@ -70,12 +70,16 @@ class Integers:
 
         ``depth`` is that of what else it was computed of.
         """
-        depths = [self.registers.depth(term) for source in sources for term in source.terms]
-        return self.note(value, lo, hi, max([depth, *depths]))
+        if self.depth:
+            depths = [self.registers.depth(term) for source in sources for term in source.terms]
+            depth = max([depth, *depths])
+        return self.note(value, lo, hi, depth)
 
     def depth_of(self, predicate: Operand) -> int:
         """In how many of the loops around this place a predicate changes; in all where that is not known."""
-        return self.registers.depth_if_known(predicate, self.depth) if isinstance(predicate, Value) else 0
+        if not self.depth or not isinstance(predicate, Value):
+            return 0
+        return self.registers.depth_if_known(predicate, self.depth)
 
     # ------------------------------------------------------------------------------------------------ registers
 

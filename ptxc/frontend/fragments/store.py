@@ -127,27 +127,32 @@ def _store_cell(s: _Store) -> None:
     atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
     paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
     steps = s.stmt.epilogue.body if s.stmt.epilogue is not None else ()
+    long = len(steps) >= _LONG_EPILOGUE
+    of_row = [step for step in steps if type(step) is Load and not _depends_on_column(step)] if long else []
     for first in range(0, len(s.tile.rows), 2):
         inside = _inside(s, first), _inside(s, first + 1)
-        if inside[0] == inside[1] and isinstance(inside[0], Value) and len(steps) >= _LONG_EPILOGUE:
-            _store_where(s, steps, first, inside[0], paired)
+        if long and inside[0] == inside[1] and isinstance(inside[0], Value):
+            _store_where(s, of_row, first, inside[0], paired)
         else:
             _store_two(s, first, inside, paired)
 
 
-def _store_where(s: _Store, steps: Sequence[Any], first: int, predicate: Value, paired: bool) -> None:
+def _depends_on_column(step: Load) -> bool:
+    return any(ELEM_COL in index.free_vars() for index in step.index)
+
+
+def _store_where(s: _Store, of_row: Sequence[Load], first: int, predicate: Value, paired: bool) -> None:
     """Store two elements of a row in a block that only threads enter whose row is inside.
 
-    In front of it is what other cells of the row have in common with this: addresses, and loads for any column.
+    In front of it is what other cells of the row have in common with this: addresses, and what is loaded for any column.
     """
     k = s.k
     for element in (first, first + 1):
         k.memory.address(s.stmt.dst_buffer, k.memory.swizzled(s.stmt.swizzle, _place(s, element)))
     k.names.push()
     k.names.declare(ELEM_ROW, s.tile.rows[first])
-    for step in steps:
-        if type(step) is Load and not any(ELEM_COL in index.free_vars() for index in step.index):
-            s.loaded[step.name] = _load(k, step, predicate)
+    for step in of_row:
+        s.loaded[step.name] = _load(k, step, predicate)
     k.names.pop()
     k.when(predicate, lambda: _store_two(s, first, (TRUE, TRUE), paired))
     s.loaded.clear()
