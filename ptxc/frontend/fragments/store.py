@@ -144,7 +144,7 @@ def _depends_on_column(step: Load) -> bool:
 def _store_where(s: _Store, of_row: Sequence[Load], first: int, predicate: Value, paired: bool) -> None:
     """Store two elements of a row in a block that only threads enter whose row is inside.
 
-    In front of it is what other cells of the row have in common with this: addresses, and what is loaded for any column.
+    In front of it is what other cells of the row have in common with this: addresses, and loads for any column.
     """
     k = s.k
     for element in (first, first + 1):
