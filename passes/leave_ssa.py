@@ -115,7 +115,8 @@ class _Leaver:
             self.chain()
         found, leader = self.ranges, self.leader
         exposed: list[tuple[Value, Block]] = []
-        end: dict[Block, int] = {}
+        #: The first and the last position of each block.
+        whole: Ranges = {}
         position = 0
         for block in self.kernel.blocks:
             first = self.first[block] = position
@@ -155,22 +156,22 @@ class _Leaver:
                 begin, stop = found[value][block]
                 found[value][block] = (begin, max(stop, written + 1))
             position += 2
-            end[block] = position
+            whole[block] = (first, position)
         for value, block in exposed:
-            self.extend(value, block, end)
+            self.extend(value, block, whole)
 
-    def extend(self, value: Value, block: Block, end: dict[Block, int]) -> None:
+    def extend(self, value: Value, block: Block, whole: Ranges) -> None:
         """Let the range of ``value``, which is live where ``block`` begins, reach back to its definition."""
-        ranges = self.ranges[value]
+        ranges, before = self.ranges[value], self.before
         pending = [block]
-        while pending:
-            for before in self.before[pending.pop()]:
-                known = ranges.get(before)
+        for reached in pending:
+            for block in before[reached]:
+                known, all_of_it = ranges.get(block), whole[block]
                 if known is None:
-                    ranges[before] = (self.first[before], end[before])
-                    pending.append(before)
-                elif known[1] < end[before]:
-                    ranges[before] = (known[0], end[before])
+                    ranges[block] = all_of_it
+                    pending.append(block)
+                elif known[1] < all_of_it[1]:
+                    ranges[block] = (known[0], all_of_it[1])
 
     def chain(self) -> None:
         """Let what products of a block give each other be one class each, from the fence to the wait.
