@@ -156,7 +156,7 @@ WITHOUT: dict[str, Without] = {
     ),
     "nounroll": Without("ptxas may unroll what has been unrolled once more, and large bodies", (_NOUNROLL,)),
     "sparing registers": Without("hoisting takes no heed of registers", ((hoist, "_SCARCE", 1 << 20),)),
-    "constants of descriptors": Without("they leave loops as all else does", ((hoist, "_SMALL", -(1 << 63)),)),
+    "constants of descriptors": Without("they leave loops as all else does", ((hoist, "_SMALL", 0),)),
     "epilogues in blocks": Without(
         "elements at an edge are computed for all threads, and stored under predicates",
         ((store, "_LONG_EPILOGUE", 1 << 20),),

@@ -23,16 +23,18 @@ def backward_slice(order: Sequence[Block], roots: Collection[Opcode]) -> tuple[s
         for edge in block.instrs[-1].targets
         if edge.args and position[edge.block] <= index
     ]
+    #: What goes round for each parameter.
+    rounds: dict[Operand, list[Operand]] = {}
+    for edge in back:
+        for value, arg in zip(edge.block.params, edge.args, strict=True):
+            rounds.setdefault(value, []).append(arg)
     needed: set[Operand] = set()
     kept: dict[Block, list[Instr]] = {}
     growing = True
     while growing:
         for block in reversed(order):
             kept[block] = slice_block(block, needed, roots)
-        size = len(needed)
-        for edge in back:
-            _pass(edge, needed)
-        growing = len(needed) > size
+        growing = _pass_round(rounds, needed)
     return needed, kept
 
 
@@ -51,6 +53,19 @@ def slice_block(block: Block, needed: set[Operand], roots: Collection[Opcode]) -
                 needed.add(instr.guard.predicate)
     kept.reverse()
     return kept
+
+
+def _pass_round(rounds: dict[Operand, list[Operand]], needed: set[Operand]) -> bool:
+    """Add what goes round for parameters that are needed; whether that was more. A parameter may go round itself."""
+    pending = [value for value in rounds if value in needed]
+    size = len(needed)
+    for value in pending:
+        for arg in rounds[value]:
+            if arg not in needed:
+                needed.add(arg)
+                if arg in rounds:
+                    pending.append(arg)
+    return len(needed) > size
 
 
 def _pass(edge: Edge, needed: set[Operand]) -> None:

@@ -72,6 +72,7 @@ def run(kernel: Kernel) -> None:
 def _counted(block: Block, entry: Block, users: Counter[Operand]) -> _Counted | None:
     """How the loop counts, if all that it does with its counter is to make addresses."""
     made: dict[Operand, Instr] = {result: instr for instr in block.instrs for result in instr.results}
+    changing = {*made, *block.params}
     terminator = block.instrs[-1]
     test = made.get(terminator.operands[0]) if terminator.operands else None
     if test is None or test.op is not opcodes.SETP or test.mods != ("lt", "s32"):
@@ -81,27 +82,27 @@ def _counted(block: Block, entry: Block, users: Counter[Operand]) -> _Counted | 
     if advance is None or advance.op is not opcodes.ADD or not isinstance(limit, Const):
         return None
     counter, step = advance.operands
-    if not isinstance(counter, Value) or counter not in block.params or not isinstance(step, Const):
+    if not isinstance(counter, Value) or counter not in block.params or not isinstance(step, Const) or step.bits < 1:
         return None
     at = block.params.index(counter)
-    (arrival,) = [edge for edge in entry.instrs[-1].targets if edge.block is block]
-    first = arrival.args[at]
-    if terminator.targets[0].args[at] is not following or not isinstance(first, Const):
+    arrivals = [edge for edge in entry.instrs[-1].targets if edge.block is block]
+    first = arrivals[0].args[at]
+    if terminator.targets[0].args[at] is not following or not isinstance(first, Const) or len(arrivals) > 1:
         return None
     addresses = [instr for instr in block.instrs if counter in instr.operands and instr is not advance]
     trips = -(-(limit.bits - first.bits) // step.bits)
     alone = users[counter] == 1 + len(addresses) and users[advance.results[0]] == 2
-    if not (addresses and alone and trips > 1 and all(_is_address(instr, counter, made) for instr in addresses)):
+    if not (addresses and alone and trips > 1 and all(_is_address(instr, counter, changing) for instr in addresses)):
         return None
     return _Counted(at, advance, test, first.bits, step.bits, trips, addresses)
 
 
-def _is_address(instr: Instr, counter: Operand, made: dict[Operand, Instr]) -> bool:
+def _is_address(instr: Instr, counter: Operand, changing: set[Operand]) -> bool:
     """Whether an instruction makes an address of the counter: a multiple of it on what the loop does not change."""
     if instr.op is not opcodes.MAD or instr.mods != ("lo", "s32") or instr.operands[0] is not counter:
         return False
     _, factor, base = instr.operands
-    return isinstance(factor, Const) and factor.bits > 0 and isinstance(base, Value) and base not in made
+    return isinstance(factor, Const) and factor.bits > 0 and isinstance(base, Value) and base not in changing
 
 
 def _recount(kernel: Kernel, block: Block, entry: Block, counted: _Counted) -> None:
@@ -126,9 +127,13 @@ def _recount(kernel: Kernel, block: Block, entry: Block, counted: _Counted) -> N
     end = prepare(opcodes.ADD, ("s32",), base, integer(B32, offset + span))
     for instr in counted.addresses:
         if instr is not chosen:
-            times = _factor(instr) // factor
-            other = prepare(opcodes.MAD, ("lo", "s32"), base, integer(B32, -times), instr.operands[2])
-            instr.operands = (address, integer(B32, times), other)
+            times, other = _factor(instr) // factor, instr.operands[2]
+            if times == 1:
+                instr.op, instr.mods = opcodes.ADD, ("s32",)
+                instr.operands = (address, prepare(opcodes.SUB, ("s32",), other, base))
+            else:
+                other = prepare(opcodes.MAD, ("lo", "s32"), base, integer(B32, -times), other)
+                instr.operands = (address, integer(B32, times), other)
     entry.instrs[-1:-1] = prepared
     terminator = entry.instrs[-1]
     terminator.targets = tuple(

@@ -32,7 +32,8 @@ from ptxc.ir.values import Const, Operand, Value
 #: Emmy's corpus: it takes hardly more, and no CTA on the multiprocessor is lost); above, it spills.
 _SCARCE = 144
 
-#: What is less than this is a small constant: an immediate of an instruction holds it.
+#: What is less than this is a small constant: an immediate of an instruction holds it. What the frontend adds to a
+#: pointer because accesses are far from it is not.
 _SMALL = 1 << 23
 
 
@@ -85,7 +86,7 @@ def _is_immediate(instr: Instr) -> bool:
     if instr.op is not opcodes.ADD or instr.mods != ("s64",):
         return False
     constant = instr.operands[1]
-    return type(constant) is Const and constant.bits < _SMALL
+    return type(constant) is Const and -_SMALL < constant.bits < _SMALL
 
 
 def _frees_registers(instr: Instr, users: Counter[Operand]) -> bool:

@@ -17,7 +17,6 @@ what long chains are made of would have to wait in registers. They must be in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
@@ -31,41 +30,48 @@ _DEEP = 4
 
 def run(kernel: Kernel) -> None:
     """Pair operations in every block."""
-    blocks = [(block, halves, packs) for block in kernel.blocks for halves, packs in _apart(block)]
-    if blocks:
+    found = [(block, apart) for block in kernel.blocks if (apart := _apart(block))]
+    if found:
         users = use_counts(kernel)
-        for block, halves, packs in blocks:
-            _pair(block, halves, packs, users)
+        for block, apart in found:
+            _pair(block, apart, users)
 
 
-def _apart(block: Block) -> Iterator[tuple[dict[Operand, Instr], list[Instr]]]:
-    """If the block packs pairs whose operations may stand apart: its operations on halves, and what packs such."""
+def _apart(block: Block) -> list[tuple[Instr, dict[Operand, Instr]]]:
+    """What packs halves whose operations may stand apart, each with the operations on halves that may move to it.
+
+    None moves past a meeting of threads, or past an instruction that takes registers over: what it reads may be held
+    then, and would have to be copied.
+    """
     if not any([instr.op is opcodes.PACK for instr in block.instrs]):
-        return
+        return []
+    found: list[tuple[Instr, dict[Operand, Instr]]] = []
     halves: dict[Operand, Instr] = {}
-    packs = []
-    last: list[Instr] = []
+    before: tuple[Instr | None, Instr | None] = (None, None)
     for instr in block.instrs:
-        if instr.op is opcodes.PACK:
+        op = instr.op
+        if op is opcodes.PACK:
             first, second = [halves.get(operand) for operand in instr.operands]
             if first is not None and second is not None and _alike(first, second):
-                together = last[-2:] == [first, second]
-                if not together or not halves.keys().isdisjoint(first.operands):
-                    packs.append(instr)
-        elif instr.op.effect == "PURE" and len(instr.results) == 1 and instr.results[0].type is B16:
+                # In place already, and so is what they are computed of unless that is a half again.
+                together = before == (first, second) and halves.keys().isdisjoint((*first.operands, *second.operands))
+                if not together:
+                    found.append((instr, halves))
+        elif op.tied or op.effect == "SYNC":
+            halves = {}
+        elif op.effect == "PURE" and len(instr.results) == 1 and instr.results[0].type is B16:
             halves[instr.results[0]] = instr
-        last.append(instr)
-    if packs:
-        yield halves, packs
+        before = (before[1], instr)
+    return found
 
 
 def _alike(first: Instr, second: Instr) -> bool:
     return first is not second and first.op is second.op and first.mods == second.mods
 
 
-def _pair(block: Block, halves: dict[Operand, Instr], packs: list[Instr], users: Counter[Operand]) -> None:
+def _pair(block: Block, apart: list[tuple[Instr, dict[Operand, Instr]]], users: Counter[Operand]) -> None:
     """Move the operations of pairs to what packs them."""
-    paired = {pack: _pairs(pack.operands[0], pack.operands[1], halves, users, _DEEP) for pack in packs}
+    paired = {pack: _pairs(pack.operands[0], pack.operands[1], halves, users, _DEEP) for pack, halves in apart}
     moved = {instr for found in paired.values() for instr in found}
     if moved:
         kept = [instr for instr in block.instrs if instr not in moved]

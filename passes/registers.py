@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
-from ptxc.ir import opcodes
+from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Kernel
 from ptxc.ir.liveness import reads
 from ptxc.ir.types import BANKS, Type
@@ -66,10 +66,11 @@ def count(kernel: Kernel) -> Registers:
     counts_in: dict[Block, dict[Type, int]] = {}
     # Backwards all blocks that follow one are known but for those that a loop goes back to. What is found live only
     # grows, so another walk over a block raises the peaks where the first found too little.
+    order = cfg.reverse_postorder(kernel)[::-1]
     growing = True
     while growing:
         growing = False
-        for block in reversed(kernel.blocks):
+        for block in order:
             after = [edge.block for edge in block.instrs[-1].targets if edge.block in live_in]
             out: set[Value] = set().union(*[live_in[following] for following in after])
             if block not in live_in:

@@ -12,8 +12,9 @@ One walk in reverse postorder; each instruction sees its operands already simpli
 - a comparison of ``selp 1, 0`` with zero is its predicate;
 - a byte is stored from the 16-bit register that it is in, not from a wider copy.
 
-Float arithmetic is left alone but for ``x * 1`` and halves that become f32 and halves again: rounding, signed zeros and
-NaN make the rest different. So is what saturates. An address's base stays a register: a ``mov`` gives it its constant.
+Float arithmetic is left alone but for ``x * 1`` and halves that become f32 and halves again, of which a NaN keeps its
+bits: rounding, signed zeros and NaN make the rest different. So is what saturates. An address's base stays a register:
+a ``mov`` gives it its constant.
 """
 
 from __future__ import annotations
@@ -458,7 +459,8 @@ def _cvt(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     if instr.mods == ("rn", to, "f32"):
         # To f32 and back: it has every half.
         inner = s.definitions.get(a)
-        return inner.operands[0] if inner is not None and inner.mods == ("f32", to) else None
+        there_and_back = inner is not None and inner.op is opcodes.CVT and inner.mods == ("f32", to)
+        return inner.operands[0] if inner is not None and there_and_back else None
     if "sat" in instr.mods or source not in _WIDTHS:
         return None
     if to in ("u32", "s32") and source in ("u64", "s64"):

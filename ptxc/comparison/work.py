@@ -126,13 +126,17 @@ def hottest_of(ours: Code, theirs: Code, unit: Unit) -> tuple[Region, Region]:
     """What to compare of two builds of a kernel: their hottest regions.
 
     Where these are not alike, as bodies are unrolled differently and another of the kernel's loops has most work then,
-    the hottest of our loops that are alike to one of theirs, and that.
+    the hottest of our loops that are alike to one of theirs, and that; each must have half of the hottest one's work.
     """
     hottest = ours.hottest(unit), theirs.hottest(unit)
     if alike(*hottest, unit):
         return hottest
-    pairs = [(one, other) for one in ours.working(unit) for other in theirs.working(unit) if alike(one, other, unit)]
-    return max(pairs, key=lambda pair: pair[0].work[unit], default=hottest)
+    hot = [
+        [loop for loop in code.working(unit) if 2 * loop.work[unit] >= most.work[unit]]
+        for code, most in zip((ours, theirs), hottest, strict=True)
+    ]
+    pairs = [(one, other) for one in hot[0] for other in hot[1] if alike(one, other, unit)]
+    return max(pairs, key=lambda pair: (pair[0].work[unit], pair[1].work[unit]), default=hottest)
 
 
 def alike(one: Region, other: Region, unit: Unit) -> bool:

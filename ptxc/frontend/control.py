@@ -319,7 +319,8 @@ def _trips(k: Lowering, start: Linear, end: Linear, step: Linear) -> tuple[int, 
     """
     if step.terms:
         return 0, 0
-    way = k.expressions.registers.add(end, start, -1)
+    # Both fit an int, and the difference need not.
+    way = k.expressions.registers.add(end.as_wide(True), start, -1)
     least, most = -(-way.lo // step.constant), -(-way.hi // step.constant)
     return (least, most) if 0 < least <= most else (0, 0)
 

@@ -270,7 +270,11 @@ class Memory:
         """The memory operand of what lies ``flat`` elements of ``nbytes`` after ``pointer``, a global address."""
         natural = flat.constant >= 0
         offset = flat.constant * nbytes
-        far = 0 if -_NEAR <= offset < _NEAR or not self._varies(flat.terms) else offset - offset % _NEAR
+        far = 0
+        if not -_NEAR <= offset < _NEAR and self._varies(flat.terms):
+            # Accesses that differ by a constant share a pointer, however far they are apart.
+            stream = ("far", pointer, nbytes, *flat.terms.items())
+            far = self.expressions.once(stream, lambda: offset - offset % _NEAR)
         if flat.terms:
             key = ("global", pointer, nbytes, flat.wide, natural, far, *flat.terms.items())
             start = pointer

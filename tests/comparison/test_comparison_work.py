@@ -129,10 +129,10 @@ def two_loops(sums: int, divisions: int) -> Code:
 
 
 def test_loops_that_do_the_same_are_compared() -> None:
-    ours, theirs, unit = two_loops(1, 8), two_loops(4, 4), Unit.FLOAT
+    ours, theirs, unit = two_loops(1, 8), two_loops(4, 9), Unit.FLOAT
     assert not alike(ours.hottest(unit), theirs.hottest(unit), unit)
-    assert [region.work[unit] for region in hottest_of(ours, theirs, unit)] == [8, 4]
-    assert [region.per_work(unit) for region in hottest_of(ours, theirs, unit)] == [25 / 8, 13 / 4]
+    assert [region.work[unit] for region in hottest_of(ours, theirs, unit)] == [8, 9]
+    assert [region.per_work(unit) for region in hottest_of(ours, theirs, unit)] == [25 / 8, 28 / 9]
     assert [region.work[unit] for region in hottest_of(theirs, ours, unit)] == [16, 4]
     same = two_loops(2, 2)
     assert hottest_of(same, theirs, unit) == (same.hottest(unit), theirs.hottest(unit))
@@ -143,3 +143,16 @@ def test_the_hottest_are_compared_where_no_loops_do_the_same() -> None:
     assert hottest_of(ours, theirs, unit) == (ours.hottest(unit), theirs.hottest(unit))
     straight = analyse(code("LDG.E R1,[R2]\nFADD R1\nEXIT"))
     assert hottest_of(ours, straight, unit) == (ours.hottest(unit), straight.whole)
+
+
+def test_loops_of_little_work_do_not_stand_for_the_hottest() -> None:
+    unit = Unit.FLOAT
+    ours = two_loops(1, 8)
+    theirs = analyse(
+        code(TWO.format(sum="\n    ".join(["LDG.E R0,[R2] # sum", *["FADD R1"] * 32]), division="FADD R1 # division"))
+    )
+    trivial = analyse(
+        code(TWO.format(sum="\n    ".join(["LDG.E R0,[R2] # sum", *["FADD R1"] * 9]), division="FADD R1 # division"))
+    )
+    assert hottest_of(ours, theirs, unit) == (ours.hottest(unit), theirs.hottest(unit))
+    assert hottest_of(trivial, theirs, unit) == (trivial.hottest(unit), theirs.hottest(unit))

@@ -192,6 +192,16 @@ def test_the_last_iteration_of_a_loop_that_some_threads_end_earlier(
     assert compiled(graph).ptx.count("ld.global") == bodies
 
 
+@pytest.mark.parametrize("hinted", [False, True])
+def test_a_way_that_is_longer_than_an_int(hinted: bool) -> None:
+    """From -15 * 2^27 - 1 to 14 * 2^27: both are ints, and so is each index, but not their difference."""
+    step, start = 2**27, op("-", op("*", op("*", op("%", AT, 16), -32768), 4096), 1)
+    first = (Load("v", "x", (AT, lit(0))), SUM)
+    loop = StridedLoop(axis("k", 2**31 - 2 * step), start, lit(step), first, unroll=hinted)
+    trips = [len(range(-(i % 16) * step - 1, 2**31 - 2 * step, step)) for i in range(64)]
+    np.testing.assert_array_equal(folded(loop), trips * X[:, 0])
+
+
 def test_strided_loops_to_a_runtime_size() -> None:
     np.testing.assert_array_equal(folded(strided(AT, 4, extent=Dim("n")), size=37), rows(lambda i: i, 4, 37))
     np.testing.assert_array_equal(folded(strided(3, 4, op("-", var("n"), 2), Dim("n")), size=37), rows(3, 4, 35))

@@ -442,6 +442,28 @@ def test_an_epilogue_at_an_edge(rows: int, columns: int, more: int, kind: str) -
     assert ptx.count("bra $") == (2 if branches else 0)
 
 
+@pytest.mark.parametrize("by", ["column", "row", "nothing"])
+@pytest.mark.parametrize("outside", [False, True])
+def test_an_epilogue_that_gathers_by_what_it_has_loaded(by: str, outside: bool) -> None:
+    """What it loads by its own values is no row's, not even where a name outside is the same."""
+    place = {"column": var(ir.ELEM_COL), "row": var(ir.ELEM_ROW), "nothing": lit(5)}[by]
+    chain = [
+        Load("j", "ids", (place,)),
+        Load("factor", "f", (var("j"),)),
+        Assign("t0", ElementwiseImpl("multiply"), ("acc", "factor")),
+        *[Assign(f"t{at + 1}", ElementwiseImpl("add"), (f"t{at}", "factor")) for at in range(3)],
+        Assign("s", ElementwiseImpl("add"), ("t3", "factor")),
+    ]
+    store = RegStore("z", ZERO, "c", SHAPE, epilogue=epilogue(("acc",), chain, "s"), m_guard=(lit(0), var("n")))
+    shadowed = [Load("j", "ids", (lit(0),))] if outside else []
+    ids, f = np.random.default_rng(5).integers(0, 16, 16).astype(np.int32), numbers(11, 16)
+    inputs = {**GIVEN, "f": (16,), "ids": ((16,), "i32"), "size": (Dim("n"),)}
+    arrays = {**ARRAYS, "f": f, "ids": ids, "size": np.zeros(11, np.float32)}
+    got = run(warp([*shadowed, *loaded(), store], inputs, {"z": (16, 8)}), arrays)["z"]
+    gathered = {"column": f[ids[:8]][None, :], "row": f[ids][:, None], "nothing": f[ids[5]]}[by]
+    np.testing.assert_array_equal(got[:11], ((PRODUCT + 4) * gathered)[:11])
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 

@@ -250,6 +250,22 @@ def test_an_offset_beyond_an_immediate_leaves_the_loop() -> None:
         assert compiled(graph).ptx.count("add.s64") == (3 if place < 2**21 else 4)
 
 
+def test_offsets_far_below_leave_the_loop_too() -> None:
+    below = op("-", op("+", AT, op("*", op("+", var("k"), 40000), 64)), 2**21 + 1)
+    graph, body = loop_over((below,), (2**22,))
+    x: Array = np.arange(2**22) % 251
+    first = 64 * 40000 - 2**21 - 1
+    expected = x[first : first + 37 * 64].reshape(37, 64).sum(0)
+    np.testing.assert_array_equal(run(graph, {"x": x.astype(np.float32)})["y"], expected)
+    assert body.count("add.s64") == 1
+
+
+def test_rows_far_apart_share_a_pointer_in_an_unrolled_loop() -> None:
+    _graph, body = loop_over((op("*", var("k"), 2**22),), (2**22 * 99 + 1,), trips=99)
+    assert body.count("ld.global.nc.f32") == 11
+    assert body.count("add.s64") <= 2
+
+
 def test_what_an_outer_condition_chooses_leaves_the_loop() -> None:
     chosen = TernaryExpr(op("&&", op("<", AT, 32), op("<", lit(3), AT)), AT, lit(7))
     graph, body = loop_over((chosen, var("k")), (64, 64))

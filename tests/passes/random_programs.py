@@ -203,7 +203,7 @@ class _Maker:
     def addresses(self) -> None:
         """A loop between constants, of one block, whose counter makes addresses; perhaps it is used otherwise too."""
         builder, random = self.builder, self.random
-        first, step = random.randrange(4), random.randint(1, 3)
+        first, step = random.randint(-3, 3), random.randint(1, 3)
         bases = [self.compute(B32) for _ in range(random.randint(1, 3))]
         before = self.visible.copy()
         head, after = builder.new_block("loop"), builder.new_block("done")

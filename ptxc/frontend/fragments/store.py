@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import ELEM_COL, ELEM_ROW, RegStore
+from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Load, Select
 
 from ptxc.errors import InputError, UnsupportedError
@@ -61,8 +62,8 @@ class _Store:
         #: The offset in the buffer of the tile's first element.
         self.flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
         self.tile = lanes.accumulator(k, stmt.fragment_layout, stmt.fragment_index if stmt.volta_interleaved else None)
-        #: What the epilogue has loaded already of the row at hand.
-        self.loaded: dict[str, Typed] = {}
+        #: What the epilogue has loaded already for the row at hand, by the step's identity.
+        self.loaded: dict[int, Typed] = {}
 
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
@@ -126,9 +127,9 @@ def _store_cell(s: _Store) -> None:
     ones = s.column_stride.constant == 1 and not s.column_stride.terms
     atomic_pair = not s.stmt.atomic or s.type in _ATOMIC_PAIR
     paired = s.stmt.n_guard is None and ones and s.type in _PAIRS and atomic_pair
-    steps = s.stmt.epilogue.body if s.stmt.epilogue is not None else ()
-    long = len(steps) >= _LONG_EPILOGUE
-    of_row = [step for step in steps if type(step) is Load and not _depends_on_column(step)] if long else []
+    epilogue = s.stmt.epilogue
+    long = epilogue is not None and len(epilogue.body) >= _LONG_EPILOGUE
+    of_row = _row_loads(epilogue, 1 + len(s.stmt.extra_frags)) if epilogue is not None and long else []
     for first in range(0, len(s.tile.rows), 2):
         inside = _inside(s, first), _inside(s, first + 1)
         if long and inside[0] == inside[1] and isinstance(inside[0], Value):
@@ -137,8 +138,16 @@ def _store_cell(s: _Store) -> None:
             _store_two(s, first, inside, paired)
 
 
-def _depends_on_column(step: Load) -> bool:
-    return any(ELEM_COL in index.free_vars() for index in step.index)
+def _row_loads(epilogue: Lambda, fragments: int) -> list[Load]:
+    """The epilogue's loads that are the same for all elements of a row: their indices name nothing of its own, such as
+    the elements of so many fragments."""
+    steps: Iterable[Any] = epilogue.body
+    own = {ELEM_COL, *epilogue.params[:fragments], *[step.name for step in steps]}
+    return [
+        step
+        for step in steps
+        if type(step) is Load and all([own.isdisjoint(index.free_vars()) for index in step.index])
+    ]
 
 
 def _store_where(s: _Store, of_row: Sequence[Load], first: int, predicate: Value, paired: bool) -> None:
@@ -152,7 +161,7 @@ def _store_where(s: _Store, of_row: Sequence[Load], first: int, predicate: Value
     k.names.push()
     k.names.declare(ELEM_ROW, s.tile.rows[first])
     for step in of_row:
-        s.loaded[step.name] = _load(k, step, predicate)
+        s.loaded[id(step)] = _load(k, step, predicate)
     k.names.pop()
     k.when(predicate, lambda: _store_two(s, first, (TRUE, TRUE), paired))
     s.loaded.clear()
@@ -241,8 +250,8 @@ def _value(s: _Store, element: int, predicate: Operand) -> Typed:
         k.names.declare(name, value)
     steps: Iterable[Any] = stmt.epilogue.body
     for step in steps:
-        if step.name in s.loaded:
-            k.names.declare(step.name, s.loaded[step.name])
+        if id(step) in s.loaded:
+            k.names.declare(step.name, s.loaded[id(step)])
             continue
         what = _STEPS.get(type(step))
         if what is None:
