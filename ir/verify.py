@@ -65,10 +65,10 @@ from ptxc.ir import cfg, types
 from ptxc.ir.flight import flight_violations
 from ptxc.ir.forms import Slot, count_of, form_of
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
-from ptxc.ir.liveness import uses
 from ptxc.ir.opcodes import BRA, END, JOINT, MOV, READ, SYNC, TILE_GUARD, WRITE, takes_constants
 from ptxc.ir.text import NAME, format_kernel, format_operand
 from ptxc.ir.types import B32, B64, PRED, Type
+from ptxc.ir.uses import uses
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import reads
+from ptxc.ir.uses import reads
 from ptxc.ir.values import Const, Operand
 
 _CONTRACTIBLE = {("f32",), ("ftz", "f32"), ("f64",)}

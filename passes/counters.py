@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
-from ptxc.ir.liveness import use_counts
 from ptxc.ir.types import B32
+from ptxc.ir.uses import use_counts
 from ptxc.ir.values import Const, Operand, Value, integer
 
 #: Up to how many instructions a loop is small.

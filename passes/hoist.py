@@ -25,7 +25,7 @@ from functools import cache
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import crowding, use_counts, words
+from ptxc.ir.uses import crowding, use_counts, words
 from ptxc.ir.values import Const, Operand, Value
 
 #: From how many live words (:func:`crowding`) on registers are scarce. Below, the assembler finds room (measured over

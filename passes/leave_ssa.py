@@ -38,8 +38,8 @@ from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.flight import in_flight
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
-from ptxc.ir.liveness import reads
 from ptxc.ir.types import PRED
+from ptxc.ir.uses import reads
 from ptxc.ir.values import Const, Mem, Operand, Value
 
 #: Where a value is live: for each block, the first and the last position.

@@ -20,8 +20,8 @@ from collections import Counter
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block, Instr, Kernel
-from ptxc.ir.liveness import use_counts
 from ptxc.ir.types import B16
+from ptxc.ir.uses import use_counts
 from ptxc.ir.values import Operand
 
 #: How many operations one after the other are paired.

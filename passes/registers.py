@@ -18,8 +18,8 @@ from typing import NamedTuple, cast
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Kernel
-from ptxc.ir.liveness import reads
 from ptxc.ir.types import BANKS, Type
+from ptxc.ir.uses import reads
 from ptxc.ir.values import Operand, Value
 from ptxc.target import parse_target
 

@@ -271,6 +271,7 @@ def _bulk_tensor(instr: Instr, mnemonic: str, results: list[str], operands: list
 
 def _wgmma(instr: Instr, mnemonic: str, results: list[str], operands: list[str]) -> str:
     """The accumulators once, as they are results and operands; the registers of A are a group."""
+    # Both are spelled alike.
     mnemonic = _mnemonic(opcodes.WGMMA, instr.mods)
     if instr.op is opcodes.WGMMA:
         accumulators, rest = results, operands[len(results) :]

@@ -6,8 +6,8 @@ import pytest
 from random_programs import random_program
 
 from ptxc.ir import cfg
-from ptxc.ir.liveness import crowding
 from ptxc.ir.text import format_kernel, parse_kernel
+from ptxc.ir.uses import crowding
 from ptxc.ir.verify import check
 from ptxc.passes import hoist, leave_ssa, registers
 
