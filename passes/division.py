@@ -1,4 +1,4 @@
-"""Unsigned division and remainder by a constant, without dividing.
+"""Unsigned division and remainder by a constant, without dividing; and numbers put together of the two again.
 
 A power of two is a shift or a mask. For another divisor d, multiply by its inverse in fixed point: with
 ``l = ceil(log2 d)`` and ``m = floor(2^N * (2^l - d) / d) + 1`` (N the width; Granlund and Montgomery, "Division by
@@ -12,11 +12,17 @@ plain form ``q = mulhi(m', x) >> s`` does; :func:`_short` looks for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Instr, Kernel
 from ptxc.ir.opcodes import Opcode
 from ptxc.ir.types import B32
-from ptxc.ir.values import Operand, Value, integer
+from ptxc.ir.values import Const, Operand, Value, integer
+
+#: The modifiers of a conversion to the low half.
+_LOW_HALF: Final = ("u32", "u64")
 
 
 def expand(kernel: Kernel, instr: Instr, divisor: int, known: Value | None, kept: list[Instr]) -> Value | None:
@@ -42,6 +48,44 @@ def expand(kernel: Kernel, instr: Instr, divisor: int, known: Value | None, kept
     instr.op, instr.mods = opcodes.MAD, ("lo", f"s{bits}")
     instr.operands = (known, integer(bank, -divisor), x)
     return known
+
+
+def whole(
+    kernel: Kernel,
+    definitions: Mapping[Operand, Instr],
+    kept: list[Instr],
+    quotient: Operand,
+    factor: int,
+    rest: Operand,
+    times: int,
+) -> Operand | None:
+    """x, if ``quotient * factor + rest * times`` is ``x * times``: a quotient and a remainder of x by one number.
+
+    Where they are the low halves of such, so is x. They are as :func:`expand` writes them, which ``definitions`` say;
+    what is needed besides is appended to ``kept``.
+    """
+    instr = definitions.get(rest)
+    if instr is None or factor % times or not isinstance(instr.operands[-1], (Value, Const)):
+        return None
+    divisor = factor // times
+    if instr.op is opcodes.MAD and instr.mods[0] == "lo":
+        return instr.operands[2] if instr.operands[:2] == (quotient, integer(instr.results[0].type, -divisor)) else None
+    other = definitions.get(quotient)
+    if other is None:
+        return None
+    if instr.op is opcodes.CVT and other.op is opcodes.CVT and instr.mods == other.mods == _LOW_HALF:
+        wide = whole(kernel, definitions, kept, other.operands[0], divisor, instr.operands[0], 1)
+        if wide is None:
+            return None
+        narrow = kernel.value(B32, "t")
+        kept.append(Instr(opcodes.CVT, _LOW_HALF, (narrow,), (wide,), loc=other.loc))
+        return narrow
+    if instr.op is not opcodes.AND or other.op is not opcodes.SHR:
+        return None
+    x, mask = instr.operands
+    by = other.operands[1]
+    exact = isinstance(mask, Const) and mask.bits == divisor - 1 and isinstance(by, Const) and 1 << by.bits == divisor
+    return x if exact and other.operands[0] is x else None
 
 
 def _power_of_two(instr: Instr, divisor: int) -> None:

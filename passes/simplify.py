@@ -25,7 +25,7 @@ from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
 from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
-from ptxc.ir.types import B32, PRED
+from ptxc.ir.types import PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
 from ptxc.passes import division
 
@@ -231,7 +231,7 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         return None
     for product, rest in ((a, b), (b, a)):
         factors = _product(s, product)
-        whole = _whole(s, kept, *factors, rest, 1) if factors is not None else None
+        whole = division.whole(s.kernel, s.definitions, kept, *factors, rest, 1) if factors is not None else None
         if whole is not None:
             return whole
     return None
@@ -244,37 +244,6 @@ def _product(s: _Simplifier, value: Operand) -> tuple[Operand, int] | None:
         return None
     a, b = instr.operands
     return (a, b.bits) if isinstance(b, Const) else None
-
-
-def _whole(
-    s: _Simplifier, kept: list[Instr], quotient: Operand, factor: int, rest: Operand, times: int
-) -> Operand | None:
-    """x, if ``quotient * factor + rest * times`` is ``x * times``: a quotient and a remainder of x by one number.
-
-    Where they are the low halves of such, so is x.
-    """
-    instr = s.definitions.get(rest)
-    if instr is None or factor % times or not isinstance(instr.operands[-1], (Value, Const)):
-        return None
-    divisor = factor // times
-    if instr.op is opcodes.MAD and instr.mods[0] == "lo":
-        return instr.operands[2] if instr.operands[:2] == (quotient, integer(instr.results[0].type, -divisor)) else None
-    other = s.definitions.get(quotient)
-    if other is None:
-        return None
-    if instr.op is opcodes.CVT and other.op is opcodes.CVT and instr.mods == other.mods == _LOW_HALF:
-        wide = _whole(s, kept, other.operands[0], divisor, instr.operands[0], 1)
-        if wide is None:
-            return None
-        narrow = s.kernel.value(B32, "t")
-        kept.append(Instr(opcodes.CVT, _LOW_HALF, (narrow,), (wide,), loc=other.loc))
-        return narrow
-    if instr.op is not opcodes.AND or other.op is not opcodes.SHR:
-        return None
-    x, mask = instr.operands
-    by = other.operands[1]
-    exact = isinstance(mask, Const) and mask.bits == divisor - 1 and isinstance(by, Const) and 1 << by.bits == divisor
-    return x if exact and other.operands[0] is x else None
 
 
 def _sub(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
@@ -321,11 +290,11 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     if b.bits == 0:
         return c
     if instr.mods[0] == "lo":
-        whole = _whole(s, kept, a, b.bits, c, 1)
+        whole = division.whole(s.kernel, s.definitions, kept, a, b.bits, c, 1)
         if whole is not None:
             return whole
         factors = _product(s, c)
-        whole = _whole(s, kept, *factors, a, b.bits) if factors is not None else None
+        whole = division.whole(s.kernel, s.definitions, kept, *factors, a, b.bits) if factors is not None else None
         if whole is not None:
             instr.op, instr.operands = opcodes.MUL, (whole, b)
             return _mul(s, instr, kept)
@@ -482,7 +451,6 @@ _WIDTHS = {"u8": 8, "s8": 8, **{f"{sign}{width}": width for sign in "usb" for wi
 #: The integer types of arithmetic.
 _INTEGERS = _WIDTHS.keys() - {"u8", "s8"}
 
-_LOW_HALF = ("u32", "u64")
 _WIDENINGS = {(to, source) for to in ("u64", "s64") for source in ("u32", "s32")}
 
 

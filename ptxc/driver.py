@@ -256,9 +256,10 @@ def compile_op(
     are those of :func:`compile_kernel`.
     """
     from ptxc.codegen.ptx import suited_target
+    from ptxc.frontend.launches import launch_of
     from ptxc.frontend.lower import lower
     from ptxc.frontend.math import Arithmetic
-    from ptxc.frontend.signature import check_shared, launch_of, signature_of, with_runtime
+    from ptxc.frontend.signature import check_shared, signature_of, with_runtime
     from ptxc.passes.pipeline import BUILD, Clock
 
     target = parse_target(options.target)

@@ -91,7 +91,7 @@ class Linear:
         return " + ".join([*parts, str(self.constant)]) + f" in [{self.lo}, {self.hi}]"
 
 
-@lru_cache(4096)
+@lru_cache(4096, typed=True)
 def constant(value: int, wide: bool | None = None) -> Linear:
     """A constant. Where its C type is not given, that of a literal: ``long long`` beyond 32768 in magnitude, as Emmy
     spells those."""

@@ -13,8 +13,9 @@ import pytest
 from bench15 import FOLDER, manifest
 from emmy.compiler.ir.base import ConstantOp
 
+from ptxc.frontend.launches import launch_of
 from ptxc.frontend.reader import kernel_nodes, read_graph
-from ptxc.frontend.signature import launch_of, signature_of
+from ptxc.frontend.signature import signature_of
 from ptxc.launch import Launch, LaunchParameter, evaluate
 
 #: Emmy's kinds of arguments, where ptxc has another name.
