@@ -90,7 +90,7 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     Pass(
         65, "counters", 2,
-        "let a small loop count in one of its addresses",
+        "let a small loop count in its addresses",
         (("hoist", "what an address begins with stands in front of the loop only then"),),
     ),
     Pass(
