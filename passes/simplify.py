@@ -9,6 +9,7 @@ One walk in reverse postorder; each instruction sees its operands already simpli
 - ``div.u32`` and ``rem.u32`` by a constant: shifts and masks for powers of two, else a multiplication by the inverse
   (:mod:`ptxc.passes.division`), once for both in a block;
 - ``x / d * d + x % d`` is x, and so with both times m: a cell's number that was taken apart into coordinates;
+- the XOR of a swizzled address comes last (:mod:`ptxc.passes.swizzling`);
 - a comparison of ``selp 1, 0`` with zero is its predicate;
 - a byte is stored from the 16-bit register that it is in, not from a wider copy.
 
@@ -25,9 +26,10 @@ from ptxc.ir import cfg, opcodes, values
 from ptxc.ir.kernel import Block, Edge, Instr, Kernel
 from ptxc.ir.opcodes import REGISTERS_ONLY, Opcode
 from ptxc.ir.rewrite import Substitution
-from ptxc.ir.types import PRED
+from ptxc.ir.types import B32, PRED
 from ptxc.ir.values import FALSE, TRUE, Const, Mem, Operand, Value, integer, real_of
 from ptxc.passes import division
+from ptxc.passes.swizzling import Swizzling
 
 
 def run(kernel: Kernel) -> None:
@@ -41,6 +43,7 @@ class _Simplifier:
         self.substitution = Substitution()
         #: What defines each value, where that is an instruction that rules look at: one that has rules itself.
         self.definitions: dict[Operand, Instr] = {}
+        self.swizzling = Swizzling(kernel, self.definitions)
         #: The quotients by constants in the block at hand, by what is divided and by what.
         self.quotients: dict[tuple[Operand, int], Value] = {}
         #: Whether a branch has become a jump.
@@ -229,6 +232,8 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
                     return x
                 instr.operands = (x, total)
         return None
+    if s.swizzling.after_sum(instr, kept):
+        return None
     for product, rest in ((a, b), (b, a)):
         factors = _product(s, product)
         whole = division.whole(s.kernel, s.definitions, kept, *factors, rest, 1) if factors is not None else None
@@ -290,6 +295,8 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     if b.bits == 0:
         return c
     if instr.mods[0] == "lo":
+        if s.swizzling.after_sum(instr, kept):
+            return None
         whole = division.whole(s.kernel, s.definitions, kept, a, b.bits, c, 1)
         if whole is not None:
             return whole
@@ -333,6 +340,9 @@ def _bits(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         a, b = b, a
     if a is b:
         return integer(instr.results[0].type, 0) if instr.op is opcodes.XOR else a
+    if instr.op is opcodes.XOR and instr.results[0].type is B32:
+        s.swizzling.after_xor(instr, kept)
+        a, b = instr.operands
     if not isinstance(b, Const):
         return None
     if isinstance(a, Const):

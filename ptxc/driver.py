@@ -272,7 +272,7 @@ def compile_op(
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
-        if signature.pool and not kernel.ctas and not _has_products(kernel):
+        if signature.pool and not kernel.ctas and not _can_defer_loads(kernel):
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
 
@@ -291,12 +291,24 @@ def compile_op(
         return replace(compiled, ir=Again(again))
 
 
-def _has_products(kernel: Kernel) -> bool:
-    """Whether tensor cores multiply. The assembler gives such kernels the registers that they need by itself, and with
-    a number of CTAs in front of it spills to keep to that, or takes all registers that it leaves."""
-    from ptxc.ir.opcodes import PRODUCTS
+def _can_defer_loads(kernel: Kernel) -> bool:
+    """Whether tensor cores multiply, and what they multiply was loaded in the same iteration.
 
-    return not PRODUCTS.isdisjoint([instr.op for block in kernel.blocks for instr in block.instrs])
+    The assembler finds registers for such kernels by itself, loading as late as it has to: with a number of CTAs in
+    front of it, it spills to keep to that, or takes all registers that it leaves. What one iteration loads for the next
+    it cannot load later.
+    """
+    from ptxc.ir.opcodes import LDMATRIX, PRODUCTS
+
+    instrs = [instr for block in kernel.blocks for instr in block.instrs]
+    products = [instr for instr in instrs if instr.op in PRODUCTS]
+    if not products:
+        return False
+    multiplied = set().union(*[instr.operands for instr in products])
+    loaded = {result for instr in instrs if instr.op is LDMATRIX for result in instr.results}
+    edges = [edge for block in kernel.blocks for edge in block.instrs[-1].targets]
+    passed = [pair for edge in edges for pair in zip(edge.block.params, edge.args, strict=True)]
+    return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:

@@ -329,6 +329,22 @@ def test_loops_carry_fragments() -> None:
     np.testing.assert_allclose(run(graph, ARRAYS)["z"], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_kernels_that_load_an_iteration_ahead_say_how_many_ctas_fit(ahead: bool) -> None:
+    """Loads of the same iteration can wait, so ptxas decides on registers itself."""
+    depth = 2048
+    load = LdmatrixLoad("a", "sa", (lit(0), op("%", op("*", var("t"), 16), depth)), "a", ldm=depth)
+    turn = (multiply(), load) if ahead else (load, multiply())
+    stmts = [
+        Smem("sa", (16, depth), "__half", align=128), *fill("sa", "x", 512), Sync(),
+        fragment("a", "a", "f16"), fragment("b", "b", "f16"), fragment("c", "c", "f32"),
+        LdmatrixLoad("a", "sa", ZERO, "a", ldm=depth), direct("b", "y"),
+        Loop(axis("t", 1000), turn), RegStore("z", ZERO, "c", SHAPE),
+    ]  # fmt: skip
+    graph = warp(stmts, {"x": ((16, depth), "f16"), "y": ((16, 8), "f16")}, {"z": (16, 8)})
+    assert (".minnctapersm 2\n" in compiled(graph, target="sm_80").ptx) is ahead
+
+
 # ---------------------------------------------------------------------------------------------------------- stores
 
 

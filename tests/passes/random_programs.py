@@ -96,7 +96,8 @@ class _Maker:
     def statements(self, depth: int) -> None:
         for _ in range(self.random.randint(1, 6)):
             self.budget -= 1
-            kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic] + [self.halves] * 2
+            kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic]
+            kinds += [self.halves] * 2 + [self.swizzled]
             if depth and self.budget > 0:
                 kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2 + [self.addresses] * 3
             if self.collective:
@@ -200,18 +201,40 @@ class _Maker:
             high = builder.binary(op, "s16", high, integer(B16, random.randrange(9)), "h")
         self.visible.append(builder.emit(opcodes.PACK, ("b32",), B32, (low, high), "pair"))
 
+    def swizzled(self) -> None:
+        """Addresses that differ in a constant that is XORed in, and to which multiples are added."""
+        builder, random = self.builder, self.random
+        lane, row, slot = [self.operand(B32) for _ in range(3)]
+
+        def multiple(factor: int, value: Operand, rest: Operand) -> Value:
+            return builder.emit(opcodes.MAD, ("lo", "s32"), B32, (value, integer(B32, factor), rest), "at")
+
+        array = builder.emit(opcodes.MOV, ("u32",), B32, (Sym("tile"),), "tile")
+        rows = multiple(1 << random.randint(0, 8), row, random.choice((array, self.operand(B32))))
+        phase = builder.binary(opcodes.AND, "b32", slot, integer(B32, random.choice((-8, 56, 7))))
+        for _ in range(random.randint(1, 3)):
+            constant = integer(B32, random.choice((1, 8, 16, 16, 32, 48, -16)))
+            if random.random() < 0.7:
+                turned = builder.binary(opcodes.XOR, "b32", builder.binary(opcodes.XOR, "b32", lane, phase), constant)
+            else:
+                turned = builder.binary(opcodes.XOR, "b32", lane, builder.binary(opcodes.ADD, "s32", phase, constant))
+            at = multiple(random.choice((1, 2, 2, 4, 3)), turned, rows)
+            self.store(at)
+            self.store(multiple(1 << random.randint(2, 10), slot, at))
+
     def addresses(self) -> None:
         """A loop between constants, of one block, whose counter makes addresses; perhaps it is used otherwise too."""
         builder, random = self.builder, self.random
-        first, step = random.randint(-3, 3), random.randint(1, 3)
+        first, step = random.choice((0, 0, random.randint(-3, 3))), random.randint(1, 3)
         bases = [self.compute(B32) for _ in range(random.randint(1, 3))]
+        bases += random.sample(bases, random.randrange(2))
         before = self.visible.copy()
         head, after = builder.new_block("loop"), builder.new_block("done")
         builder.branch(head, (integer(B32, first),))
         (index,) = self.enter(head, [B32])
         head.unrolled = random.random() < 0.8
         for base in bases:
-            factor = integer(B32, random.choice((4, 4, 8, 16, 12)))
+            factor = integer(B32, random.choice((4, 4, 8, 16, 12, -8)))
             self.store(builder.emit(opcodes.MAD, ("lo", "s32"), B32, (index, factor, base), "at"))
         if random.random() < 0.2:
             self.store(index)
