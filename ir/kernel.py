@@ -126,8 +126,8 @@ class Kernel:
         self.blocks: list[Block] = []
         #: Whether each value is defined once and blocks take parameters; false once registers are assigned.
         self.ssa = True
-        #: Registers of each bank, and how many are live at once at most; empty until they are counted.
-        self.registers: dict[Type, tuple[int, int]] = {}
+        #: How many registers of each bank there are; empty until they are counted.
+        self.registers: dict[Type, int] = {}
         self.names: dict[str, int] = dict.fromkeys(SPECIAL, 0)
 
     def fresh(self, hint: str) -> str:

@@ -12,6 +12,7 @@ from ptxc.errors import InputError
 from ptxc.ir import types
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel, Param, Shared
 from ptxc.ir.opcodes import OPCODES, Opcode, signature
+from ptxc.ir.peaks import peaks
 from ptxc.ir.types import B32, Type
 from ptxc.ir.values import SPECIAL, Const, Mem, Operand, Sym, Value, integer
 
@@ -30,12 +31,20 @@ def format_kernel(kernel: Kernel) -> str:
         for param in kernel.params
     ]
     lines += [f"  shared {shared.name}: {shared.size} align {shared.align}" for shared in kernel.shared]
-    for bank, (count, peak) in kernel.registers.items():
-        lines.append(f"  registers {bank.name}: {count} peak {peak}")
+    lines += _registers(kernel)
     for block in kernel.blocks:
         lines.append("")
         lines += format_block(block)
     return "\n".join(lines) + "\n"
+
+
+def _registers(kernel: Kernel) -> list[str]:
+    """The lines that say how many registers there are, and how many are live at once if that can be told."""
+    blocks = {*kernel.blocks}
+    if not kernel.registers or not all(block.instrs and blocks.issuperset(block.successors()) for block in blocks):
+        return [f"  registers {bank.name}: {count}" for bank, count in kernel.registers.items()]
+    live = peaks(kernel)
+    return [f"  registers {bank.name}: {count} peak {live[bank]}" for bank, count in kernel.registers.items()]
 
 
 def format_block(block: Block) -> list[str]:
@@ -98,7 +107,7 @@ _INT = r"\d{1,20}"
 _HEADER = re.compile(rf"kernel ({NAME}) target (sm_\w+) threads ({_INT})(?: ctas ({_INT}))?( registers)?$")
 _PARAM = re.compile(rf"  param ({NAME}): (u32|u64)(?: align ({_INT}))?$")
 _SHARED = re.compile(rf"  shared ({NAME}): ({_INT}) align ({_INT})$")
-_REGISTERS = re.compile(rf"  registers (\w+): ({_INT}) peak ({_INT})$")
+_REGISTERS = re.compile(rf"  registers (\w+): ({_INT})(?: peak {_INT})?$")
 _BLOCK = re.compile(rf"({NAME})(?:\((.*)\))?:(?: collective (\w+))?( unrolled)?$")
 _INSTR = re.compile(
     rf"    (?:(?P<results>%[^=]*) = )?(?:@(?P<not>!?)%(?P<guard>{NAME}) )?"
@@ -159,7 +168,7 @@ class _Parser:
             elif block is None and (match := _SHARED.match(line)) is not None:
                 kernel.shared.append(Shared(match[1], int(match[2]), int(match[3])))
             elif block is None and (match := _REGISTERS.match(line)) is not None and match[1] in types.BY_NAME:
-                kernel.registers[types.BY_NAME[match[1]]] = (int(match[2]), int(match[3]))
+                kernel.registers[types.BY_NAME[match[1]]] = int(match[2])
             else:
                 raise self.error(f"cannot read {line.strip()!r}")
         self.resolve()

@@ -40,8 +40,7 @@ Values
       are 0.
   22. Register form: blocks take no parameters.
   23. Register form: some definition reaches every use on some way.
-  24. Registers that are counted are in register form; each bank has as many as there are values of it, and no more of
-      them are live at once.
+  24. Registers that are counted are in register form; each bank has as many as there are values of it.
 
 Tied registers
   25. Where results are tied, they have the banks of the operands at their places, which are registers. In register
@@ -377,14 +376,12 @@ class _Verifier:
     def registers(self) -> None:
         counts = Counter(value.type for value in self.values.values())
         first = 1 + len(self.kernel.params) + len(self.kernel.shared)
-        for line, (kind, (count, peak)) in enumerate(self.kernel.registers.items(), first):
+        for line, (kind, count) in enumerate(self.kernel.registers.items(), first):
             self.at = (-1, line)
             if self.kernel.ssa:
                 self.report(24, "registers are counted in register form")
             if count != counts[kind]:
                 self.report(24, f"{kind} has {count_of(counts[kind], counts[kind], 'register')}, not {count}")
-            if peak > count:
-                self.report(24, f"{peak} of {count} registers are live at once")
 
     def flow(self) -> None:
         """Look at what the control-flow graph decides."""

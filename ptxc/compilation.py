@@ -103,8 +103,8 @@ class Stats:
     #: The steps' CPU times; empty unless :attr:`Options.time_passes` is set.
     passes: tuple[PassTime, ...]
     lines: int
-    #: Registers of each bank, and how many are live at once at most.
-    registers: dict[str, tuple[int, int]]
+    #: Registers of each bank, as the text declares them.
+    registers: dict[str, int]
 
 
 class Again:

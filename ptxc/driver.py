@@ -430,7 +430,7 @@ def _finish(
     stats = Stats(
         passes=tuple(clock.laps),
         lines=ptx.count("\n"),
-        registers={bank.name: counts for bank, counts in kernel.registers.items()},
+        registers={bank.name: count for bank, count in kernel.registers.items()},
     )
     return CompiledKernel(kernel.name, ptx, launch, stats, kernel, version, kernel.target)
 

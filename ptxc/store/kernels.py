@@ -81,13 +81,12 @@ def _found(store: Store, content: str, options: Options, again: Again) -> Compil
     if value is None:
         return None
     facts = value.facts
-    registers = {bank: (count, live) for bank, (count, live) in facts["registers"].items()}
     ptx = value.data.decode()
     return CompiledKernel(
         name=facts["name"],
         ptx=ptx,
         launch=Launch.from_dict(facts["launch"]),
-        stats=Stats((), ptx.count("\n"), registers),
+        stats=Stats((), ptx.count("\n"), facts["registers"]),
         ir=again,
         version=PtxVersion(*facts["version"]),
         target=facts["target"],

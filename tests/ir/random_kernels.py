@@ -68,7 +68,7 @@ class _Maker:
         if not kernel.ssa and random.random() < 0.5:
             values = {value for instr in kernel.instrs() for value in instr.results}
             counts = Counter(value.type for value in values)
-            kernel.registers = {bank: (count, random.randint(0, count)) for bank, count in counts.items()}
+            kernel.registers = dict(counts)
         return kernel
 
     def fill(self, block: Block) -> None:

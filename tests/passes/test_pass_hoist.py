@@ -6,10 +6,11 @@ import pytest
 from random_programs import random_program
 
 from ptxc.ir import cfg
+from ptxc.ir.peaks import peaks
 from ptxc.ir.text import format_kernel, parse_kernel
 from ptxc.ir.uses import crowding
 from ptxc.ir.verify import check
-from ptxc.passes import hoist, leave_ssa, registers
+from ptxc.passes import hoist, leave_ssa
 
 
 def loop_under(pressure: int, *invariant: str) -> str:
@@ -81,7 +82,6 @@ def test_the_estimate_is_near_the_peak(seed: int) -> None:
     estimate = crowding(kernel, cfg.loops(kernel))
     assert format_kernel(kernel) == text, "estimating changes nothing"
     leave_ssa.run(kernel)
-    peaks = registers.count(kernel).peaks
     # Leaving SSA form adds copies, and the text's order is not the flow's: near is all that can be said.
-    exact = sum(peak * bank.words for bank, peak in peaks.items())
+    exact = sum(peak * bank.words for bank, peak in peaks(kernel).items())
     assert exact / 2 <= estimate <= 2 * exact
