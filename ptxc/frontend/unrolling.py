@@ -21,6 +21,10 @@ _LARGE_BODIES = 256
 _SMALL_BODIES = 128
 _SMALL_PRODUCTS = 32
 
+#: How many statements a product of bytes counts for on a Hopper, whose tensor cores multiply bytes for warpgroups only:
+#: of a warp's the assembler makes conversions, products of halves and additions.
+_CONVERTED_PRODUCT = 4
+
 #: From how many iterations on a loop is written out whole without a hint only if that makes few statements: with small
 #: bodies, as many loads would be under way.
 _MANY = 32
@@ -35,7 +39,8 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
     together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
     body of products on tensor cores hides the loop's own instructions by itself, and two would need twice the
-    registers; of scalar products, whose loads are as many, several pay.
+    registers; of scalar products, whose loads are as many, several pay. However Emmy hints, iterations of products
+    together are no large body: the assembler would take twice the time for each two, and spill.
     """
     if trips == 0:
         return 1
@@ -46,6 +51,8 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     most = 4
     if cost > (_LARGE_BODIES if hinted else LARGE_BODY):
         most = 1 if multiplies else _LARGE_BODIES // cost
+    elif multiplies:
+        most = min(most, _LARGE_BODIES // cost)
     return next(
         (at for at in range(16, 1, -1) if trips % at == 0 and (at <= most or (at > 4 and at * cost <= together))), 1
     )
@@ -73,6 +80,8 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
                 multiplies |= products
             elif kind in (MmaSyncPtx, WgmmaMma):
                 multiplies = True
+                if kind is MmaSyncPtx and stmt.ab_dtype in ("e4m3", "e5m2") and 90 <= k.arithmetic.sm < 100:
+                    total += _CONVERTED_PRODUCT - 1
         found = k.costs[key] = (total, multiplies)
     return found
 

@@ -76,7 +76,7 @@ def test_loops_to_an_expression_of_sizes() -> None:
     [
         (0, 5, True, 1), (1, 500, False, 1), (8, 4, False, 8), (37, 4, False, 1), (34, 4, False, 2), (16, 4, True, 16),
         (80, 2, False, 16), (39, 10, False, 3), (16, 36, False, 4), (32, 4, True, 32), (37, 4, True, 1),
-        (34, 4, True, 2), (52, 10, True, 4), (64, 256, True, 4), (64, 257, True, 1), (64, 257, False, 1),
+        (34, 4, True, 2), (52, 10, True, 4), (64, 64, True, 4), (64, 257, True, 1), (64, 257, False, 1),
     ],
 )  # fmt: skip
 def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, factor: int, multiplies: bool) -> None:
@@ -90,6 +90,25 @@ def test_how_often_a_loop_is_unrolled(trips: int, cost: int, hinted: bool, facto
 )  # fmt: skip
 def test_products_on_tensor_cores_are_unrolled_less(trips: int, cost: int, scalar: int, products: int) -> None:
     assert (unroll_factor(trips, cost, False, False), unroll_factor(trips, cost, False, True)) == (scalar, products)
+
+
+@pytest.mark.parametrize(("cost", "factor"), [(64, 4), (65, 2), (128, 2), (129, 1), (256, 1), (257, 1)])
+def test_products_together_are_no_large_body_whatever_emmy_hints_at(cost: int, factor: int) -> None:
+    assert unroll_factor(64, cost, True, True) == factor
+    assert unroll_factor(64, cost, True, False) == (4 if cost <= 256 else 1)
+
+
+@pytest.mark.parametrize(("target", "copies"), [("sm_89", 4), ("sm_90", 2), ("sm_120", 4)])
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_products_of_bytes_are_large_on_a_hopper(kind: str, target: str, copies: int) -> None:
+    """The assembler makes some ten instructions of each there."""
+    shape = (16, 8, 32)
+    types = {"a": dtype(f"f8{kind}"), "b": dtype(f"f8{kind}"), "c": F32}
+    fragments = [ir.RegFragment(role, role, shape, type) for role, type in types.items()]
+    products = Loop(axis("k", 8), (ir.MmaSyncPtx("c", "a", "b", shape, kind),) * 30, unroll=True)
+    store = ir.RegStore("z", (lit(0), lit(0)), "c", shape)
+    ptx = compiled(kernel_graph(tile({"i": 32}, [*fragments, products, store], 32), {}, {"z": (16, 8)}), target).ptx
+    assert ptx.count("mma.sync") == 30 * copies
 
 
 def outer_loops(*body: Any, trips: int = 41) -> tuple[int, int]:
