@@ -17,10 +17,10 @@ only the order of the groups tells: it can be read, but it is not moved either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ptxc.ir import opcodes
-from ptxc.ir.kernel import Block, Kernel
+from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.text import format_operand
 from ptxc.ir.values import Const, Mem, Operand, Value
 
@@ -64,19 +64,34 @@ def flight_violations(kernel: Kernel) -> Iterator[tuple[Block, int, str]]:
         taken: set[Operand] = set()
         for line, instr in enumerate(block.instrs):
             tied = len(instr.results) if instr.op.tied else 0
-            for operand in instr.operands[:tied]:
-                if flying.get(operand) and operand in taken:
-                    yield block, line, f"{format_operand(operand)} is in flight, and was taken before"
-                taken.add(operand)
-                if instr.op in (opcodes.WGMMA, opcodes.WGMMA_RS) and operand not in flying:
-                    yield block, line, f"{format_operand(operand)} comes from no wgmma.fence"
-            for arg in [arg for edge in instr.targets for arg in edge.args]:
-                if flying.get(arg) and arg in taken:
-                    yield block, line, f"{format_operand(arg)} is in flight, and was taken before"
+            held = instr.operands[:tied]
+            passed = [arg for edge in instr.targets for arg in edge.args]
+            # Products hold a hundred registers each: most of the time nothing is wrong with all of them.
+            fresh = taken.isdisjoint(held) and taken.isdisjoint(passed) and len({*held}) == tied
+            if not fresh or (instr.op in (opcodes.WGMMA, opcodes.WGMMA_RS) and not flying.keys() >= {*held}):
+                for what in _wrongly_held(instr, held, passed, taken, flying):
+                    yield block, line, what
+            taken.update(held)
             for operand in instr.operands[tied:]:
                 value = operand.base if isinstance(operand, Mem) else operand
                 if flying.get(value) == CERTAIN:
                     yield block, line, f"{format_operand(value)} is in flight, which no wgmma.wait_group has ended"
+
+
+def _wrongly_held(
+    instr: Instr, held: Iterable[Operand], passed: Iterable[Operand], taken: set[Operand], flying: dict[Operand, int]
+) -> Iterator[str]:
+    """What is wrong with what an instruction takes and passes on, where its block has ``taken`` some before it."""
+    taken = {*taken}
+    for operand in held:
+        if flying.get(operand) and operand in taken:
+            yield f"{format_operand(operand)} is in flight, and was taken before"
+        taken.add(operand)
+        if instr.op in (opcodes.WGMMA, opcodes.WGMMA_RS) and operand not in flying:
+            yield f"{format_operand(operand)} comes from no wgmma.fence"
+    for operand in passed:
+        if flying.get(operand) and operand in taken:
+            yield f"{format_operand(operand)} is in flight, and was taken before"
 
 
 def _waits_for_all(operands: tuple[Operand, ...]) -> bool:
