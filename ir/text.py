@@ -1,6 +1,7 @@
 """The text form of the IR: what dumps, goldens, tests and bug reports contain. ``docs/ir.md`` describes it.
 
-:func:`format_kernel` and :func:`parse_kernel` are inverse to each other, byte for byte.
+:func:`format_kernel` and :func:`parse_kernel` are inverse to each other, byte for byte; but the peaks of registers
+are computed for the text, and not read.
 """
 
 from __future__ import annotations

@@ -52,24 +52,24 @@ class _Counter(NamedTuple):
 
 def run(kernel: Kernel) -> None:
     """Let addresses count in every loop of one block that ptxc has unrolled."""
-    small = [
-        block
-        for block in kernel.blocks
-        if block.unrolled and len(block.instrs) <= _SMALL and block.instrs[-1].targets[0].block is block
-    ]
+    small = [block for block in kernel.blocks if block.unrolled and len(block.instrs) <= _SMALL and _is_loop(block)]
     if not small:
         return
     before = cfg.predecessors(kernel)
     users = use_counts(kernel)
     for block in small:
         entries = [entry for entry in dict.fromkeys(before[block]) if entry is not block]
-        if len(entries) == 1:
-            # The last first: dropping one moves those behind it.
-            for counter in reversed(_counters(block, entries[0])):
+        if len(entries) == 1 and entries[0] not in entries[0].successors():
+            for counter in _counters(block, entries[0]):
                 trips = _trips(block, counter, users)
                 addresses = [instr for instr in counter.addresses if trips or users[instr.operands[2]] == 1]
                 if addresses:
                     _recount(kernel, block, entries[0], counter._replace(addresses=addresses), trips)
+
+
+def _is_loop(block: Block) -> bool:
+    """Whether one way from the block leads back to it, the first."""
+    return block.successors().count(block) == 1 and block.successors()[0] is block
 
 
 def _counters(block: Block, entry: Block) -> list[_Counter]:

@@ -286,6 +286,7 @@ def _mad(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
     kind, bank = instr.mods[-1], instr.results[0].type
     if isinstance(a, Const):
         a, b = b, a
+        instr.operands = (a, b, c)
     if not isinstance(b, Const) or instr.mods[0] == "hi":
         return None
     if isinstance(a, Const):
@@ -340,7 +341,8 @@ def _bits(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
         a, b = b, a
     if a is b:
         return integer(instr.results[0].type, 0) if instr.op is opcodes.XOR else a
-    if instr.op is opcodes.XOR and instr.results[0].type is B32:
+    if instr.op is opcodes.XOR and instr.results[0].type is B32 and not (type(b) is Const and b.bits == 0):
+        instr.operands = (a, b)
         s.swizzling.after_xor(instr, kept)
         a, b = instr.operands
     if not isinstance(b, Const):

@@ -55,13 +55,13 @@ class Swizzling:
 
     def _after(self, instr: Instr, turned: Operand, m: int, y: Operand, n: int, kept: list[Instr]) -> bool:
         inner = self.definitions.get(turned)
-        if inner is None or inner.op is not opcodes.XOR or m < 1 or m & (m - 1):
+        if inner is None or inner.op is not opcodes.XOR or m < 1 or m & (m - 1) or y is turned:
             return False
         x, constant = inner.operands
         if type(constant) is not Const or constant.bits < 0:
             return False
         exchanged = constant.bits * m
-        if exchanged >= self.alignment(y) * (n & -n) or exchanged >> 31:
+        if exchanged >= self.alignment(y) * (n & -n):
             return False
         operands = tuple([x if operand is turned else operand for operand in instr.operands])
         total = self._alike(instr, operands, kept)
@@ -76,7 +76,7 @@ class Swizzling:
             if inner is None or inner.op not in (opcodes.XOR, opcodes.ADD) or not _wraps(inner):
                 continue
             y, c = inner.operands
-            if type(c) is Const and (inner.op is opcodes.XOR or 0 <= c.bits < self.alignment(y)):
+            if type(c) is Const and x is not y and (inner.op is opcodes.XOR or 0 <= c.bits < self.alignment(y)):
                 if type(x) is Const:
                     instr.operands = (y, integer(B32, x.bits ^ c.bits))
                 else:

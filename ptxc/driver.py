@@ -272,7 +272,7 @@ def compile_op(
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
-        if signature.pool and not kernel.ctas and not _can_defer_loads(kernel):
+        if signature.pool and not kernel.ctas and not _loads_in_time(kernel):
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
 
@@ -291,8 +291,8 @@ def compile_op(
         return replace(compiled, ir=Again(again))
 
 
-def _can_defer_loads(kernel: Kernel) -> bool:
-    """Whether tensor cores multiply, and what they multiply was loaded in the same iteration.
+def _loads_in_time(kernel: Kernel) -> bool:
+    """Whether tensor cores multiply, and no loop loads (``ldmatrix``) what its next iteration multiplies.
 
     The assembler finds registers for such kernels by itself, loading as late as it has to: with a number of CTAs in
     front of it, it spills to keep to that, or takes all registers that it leaves. What one iteration loads for the next
@@ -306,8 +306,11 @@ def _can_defer_loads(kernel: Kernel) -> bool:
         return False
     multiplied = set().union(*[instr.operands for instr in products])
     loaded = {result for instr in instrs if instr.op is LDMATRIX for result in instr.results}
-    edges = [edge for block in kernel.blocks for edge in block.instrs[-1].targets]
-    passed = [pair for edge in edges for pair in zip(edge.block.params, edge.args, strict=True)]
+    place = {block: at for at, block in enumerate(kernel.blocks)}
+    back = [
+        edge for at, block in enumerate(kernel.blocks) for edge in block.instrs[-1].targets if place[edge.block] <= at
+    ]
+    passed = [pair for edge in back for pair in zip(edge.block.params, edge.args, strict=True)]
     return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 

@@ -38,7 +38,9 @@ def execute(
     kernel: Kernel, params: Mapping[str, int], special: Mapping[str, int] | None = None, *, steps: int = 100_000
 ) -> list[Effect]:
     """What a thread does with these parameters and special registers (``{"tid.x": 3}``)."""
-    thread = _Thread(params, special or {})
+    # Each array stands where its alignment allows, and no larger one.
+    arrays = {array.name: array.align * (2 * sum(map(ord, array.name)) + 1) for array in kernel.shared}
+    thread = _Thread(params, special or {}, arrays)
     block: Block | None = kernel.blocks[0]
     while block is not None:
         steps -= len(block.instrs)
@@ -54,8 +56,9 @@ def evaluate(instr: Instr, *operands: int) -> int:
 
 
 class _Thread:
-    def __init__(self, params: Mapping[str, int], special: Mapping[str, int]) -> None:
+    def __init__(self, params: Mapping[str, int], special: Mapping[str, int], arrays: Mapping[str, int]) -> None:
         self.params = params
+        self.arrays = arrays
         self.special = special
         self.values: dict[Value, int] = {}
         self.memory: dict[tuple[str, int], int] = {}
@@ -86,7 +89,7 @@ class _Thread:
         if isinstance(operand, Const):
             return operand.bits
         if isinstance(operand, Sym):
-            return self.special[operand.name[1:]] if operand.name[0] == "%" else sum(map(ord, operand.name)) << 12
+            return self.special[operand.name[1:]] if operand.name[0] == "%" else self.arrays[operand.name]
         return self.read(operand.base) + operand.offset
 
     def results(self, instr: Instr) -> tuple[int, ...]:

@@ -97,7 +97,7 @@ class _Maker:
         for _ in range(self.random.randint(1, 6)):
             self.budget -= 1
             kinds = [self.compute] * 7 + [lambda: self.store(None), self.load] * 2 + [self.atomic]
-            kinds += [self.halves] * 2 + [self.swizzled]
+            kinds += [self.halves] * 3 + [self.swizzled]
             if depth and self.budget > 0:
                 kinds += [lambda: self.condition(depth - 1), lambda: self.loop(depth - 1)] * 2 + [self.addresses] * 3
             if self.collective:
@@ -218,31 +218,38 @@ class _Maker:
                 turned = builder.binary(opcodes.XOR, "b32", builder.binary(opcodes.XOR, "b32", lane, phase), constant)
             else:
                 turned = builder.binary(opcodes.XOR, "b32", lane, builder.binary(opcodes.ADD, "s32", phase, constant))
-            at = multiple(random.choice((1, 2, 2, 4, 3)), turned, rows)
+            at = multiple(random.choice((1, 2, 2, 4, 3, 64)), turned, random.choice((rows, rows, turned)))
             self.store(at)
             self.store(multiple(1 << random.randint(2, 10), slot, at))
 
     def addresses(self) -> None:
-        """A loop between constants, of one block, whose counter makes addresses; perhaps it is used otherwise too."""
+        """A loop of one block, mostly between constants, whose counter makes addresses; it may have other uses too."""
         builder, random = self.builder, self.random
-        first, step = random.choice((0, 0, random.randint(-3, 3))), random.randint(1, 3)
+        start, step = random.choice((0, 0, random.randint(-3, 3))), random.randint(1, 3)
+        first: Operand = integer(B32, start)
+        if random.random() < 0.2:
+            first = builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 3))
         bases = [self.compute(B32) for _ in range(random.randint(1, 3))]
         bases += random.sample(bases, random.randrange(2))
         before = self.visible.copy()
         head, after = builder.new_block("loop"), builder.new_block("done")
-        builder.branch(head, (integer(B32, first),))
+        builder.branch(head, (first,))
         (index,) = self.enter(head, [B32])
         head.unrolled = random.random() < 0.8
+        addresses = []
         for base in bases:
             factor = integer(B32, random.choice((4, 4, 8, 16, 12, -8)))
-            self.store(builder.emit(opcodes.MAD, ("lo", "s32"), B32, (index, factor, base), "at"))
+            addresses.append(builder.emit(opcodes.MAD, ("lo", "s32"), B32, (index, factor, base), "at"))
+            self.store(addresses[-1])
         if random.random() < 0.2:
             self.store(index)
         following = builder.binary(opcodes.ADD, "s32", index, integer(B32, step), "i")
-        again = builder.setp("lt.s32", following, integer(B32, first + random.randint(1, 9)))
+        again = builder.setp("lt.s32", following, integer(B32, start + random.randint(-3, 9)))
         builder.branch_if(again, head, after, (following,), ())
         self.visible = before
         self.enter(after, [])
+        if random.random() < 0.3:
+            self.store(random.choice(addresses))
 
     def condition(self, depth: int) -> None:
         """An ``if``, perhaps with an ``else``, whose ways pass values to where they meet, or of which one ends."""
