@@ -48,6 +48,10 @@ def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     return 1
 
 
+def _no_rounds(body: Any, cost: int) -> tuple[int, ...]:
+    return ()
+
+
 def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     return trips if trips and (hinted or trips * cost <= 32) else 1
 
@@ -135,8 +139,10 @@ def _exchanged(self: Memory, flat: Linear, shift: int, mask: int) -> Linear:
 #: By name.
 WITHOUT: dict[str, Without] = {
     "unrolling": Without(
-        "every loop stays one, and ptxas may unroll it", ((unrolling, "unroll_factor", _keep_loops), _NOUNROLL)
+        "every loop stays one, and ptxas may unroll it",
+        ((unrolling, "unroll_factor", _keep_loops), (unrolling, "rounds", _no_rounds), _NOUNROLL),
     ),
+    "rounds": Without("a loop whose number of iterations is not known stays one", ((unrolling, "rounds", _no_rounds),)),
     "limits of unrolling": Without(
         "whatever Emmy hints at is unrolled completely, as nvcc does",
         ((unrolling, "unroll_factor", _follow_hints), _NOUNROLL),

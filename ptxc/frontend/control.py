@@ -46,7 +46,7 @@ from ptxc.frontend.dtypes import F32_T, element_type
 from ptxc.frontend.elementwise import COMBINES
 from ptxc.frontend.fragments.registers import know_family, selects_fragments, stem
 from ptxc.frontend.fragments.registers import possible_names as fragment_names
-from ptxc.frontend.linear import INT_MAX, Linear, constant
+from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, constant
 from ptxc.frontend.scope import Typed
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block
@@ -188,19 +188,37 @@ def _iterate(
     elif k.copies * factor * cost > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
-    if factor == trips:
+    if trips and factor == trips:
         for trip in range(least):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
         if least < trips:
             last = e.registers.add(start, step, least)
             _once(k, e.compare("<", last, end), {var: last}, body, path)
     else:
-        written = assigned(k, body)
-        header = _loop_block(
-            k, var, start, end, step, first, factor, written, lambda index: k.scoped(body, path, {var: index})
-        )
-        header.unrolled = factor > 1 or cost > unrolling.LARGE_BODY
+        rounds = unrolling.rounds(body, cost) if not trips else ()
+        if k.copies * (sum(rounds) + 1) * cost > _MOST_STATEMENTS:
+            rounds = ()
+        whole = {size: middle for size in rounds if (middle := _whole_rounds(k, start, end, step, size)) is not None}
+        for size, stop in (*whole.items(), (1 if whole else factor, end)):
+            first = e.compare("<", start, stop)
+            header = _loop_block(
+                k, var, start, stop, step, first, size, assigned(k, body),
+                lambda index: k.scoped(body, path, {var: index}),
+            )  # fmt: skip
+            header.unrolled = bool(whole) or factor > 1 or cost > unrolling.LARGE_BODY
+            start = stop
     k.copies //= factor
+
+
+def _whole_rounds(k: Lowering, start: Linear, end: Linear, step: Linear, size: int) -> Linear | None:
+    """How far a loop goes in whole rounds of so many iterations; None where nobody can tell."""
+    e, stride = k.expressions, step.constant * size
+    way = e.registers.add(end.as_wide(True), start, -1)
+    if step.terms or not INT_MIN <= way.lo <= way.hi <= INT_MAX or stride > INT_MAX:
+        return None
+    # A loop that does not run has a way below 0.
+    rounds = e.divide(e.larger(way.as_wide(False), constant(0)), constant(stride))
+    return e.registers.add(start, rounds, stride).within(start.lo, max(start.hi, end.hi))
 
 
 def counted(k: Lowering, start: Linear, end: Linear, step: Operand, body: Callable[[Linear], None]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from emmy.compiler.ir.kernel.ir import MmaSyncPtx, WgmmaMma
-from emmy.compiler.ir.stmt import Loop, StridedLoop
+from emmy.compiler.ir.stmt import Accum, Assign, Init, Let, Load, Loop, Select, StridedLoop, Write
 
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
@@ -29,6 +29,11 @@ _CONVERTED_PRODUCT = 4
 #: bodies, as many loads would be under way.
 _MANY = 32
 _FEW_STATEMENTS = 32
+
+
+#: The statements of which a loop may consist that comes in rounds: they compute, load and store, and none waits for
+#: other threads.
+_SIMPLE = frozenset((Accum, Assign, Init, Let, Load, Select, Write))
 
 
 def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
@@ -58,6 +63,16 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     )
 
 
+def rounds(body: Any, cost: int) -> tuple[int, ...]:
+    """How many iterations become one of a loop that runs a number of times which the launch decides, or the thread.
+
+    What is left, fewer than that, are rounds of the next number, and then single ones.
+    """
+    if cost > LARGE_BODY or not all([type(stmt) in _SIMPLE for stmt in body]):
+        return ()
+    return (16, 4) if 16 * cost <= _FEW_STATEMENTS else (8,) if 8 * cost <= _FEW_STATEMENTS else (4,)
+
+
 def cost(k: Lowering, body: Any) -> tuple[int, bool]:
     """The statements that a body becomes, and whether there are products on tensor cores among them.
 
@@ -75,7 +90,10 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
                 parts = [cost(k, nested) for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
                 if kind in (Loop, StridedLoop):
-                    inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
+                    if stmt.axis.extent.is_static:
+                        inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
+                    else:
+                        inner *= sum(rounds(stmt.body, inner)) + 1
                 total += inner
                 multiplies |= products
             elif kind in (MmaSyncPtx, WgmmaMma):

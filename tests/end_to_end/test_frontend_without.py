@@ -12,6 +12,7 @@ pytestmark = patches
 #: A golden for each that it changes, and others.
 CHANGES = {
     "unrolling": "softmax_fast",
+    "rounds": "sum_serial_dynamic",
     "limits of unrolling": "softmax_fast",
     "starts within a step": "big_sum_split",
     "counted units": "matmul_scalar",

@@ -65,6 +65,39 @@ def test_loops_to_a_runtime_size(size: int) -> None:
     np.testing.assert_array_equal(folded(Loop(axis("k", Dim("n")), (ROW, SUM)), size=size), X[:, :size].sum(1))
 
 
+@pytest.mark.parametrize("more", [0, 1, 3, 30])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 19, 20, 21, 31, 32, 33, 36, 63, 64])
+def test_loops_come_in_rounds_and_what_is_left(size: int, more: int) -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(more)]
+    for start, step in ((0, 1), (0, 3), (5, 1), (op("%", AT, 7), 2), (op("-", op("%", AT, 7), 9), 16)):
+        loop = StridedLoop(axis("k", Dim("n")), start if not isinstance(start, int) else lit(start), lit(step),
+                           (Load("v", "x", (AT, op("%", op("+", var("k"), 16), 64))), *filler, SUM))  # fmt: skip
+        first = [start if isinstance(start, int) else i % 7 - (9 if step == 16 else 0) for i in range(64)]
+        expected = [sum(X[i, (at + 16) % 64] for at in range(first[i], size, step)) for i in range(64)]
+        np.testing.assert_array_equal(folded(loop, size=size), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(("more", "loads"), [(0, 16 + 4 + 1), (1, 8 + 1), (2, 8 + 1), (3, 4 + 1), (34, 4 + 1), (35, 1)])
+def test_how_many_iterations_are_a_round(more: int, loads: int) -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(more)]
+    loop = Loop(axis("k", Dim("n")), (ROW, *filler, SUM))
+    graph = kernel_graph(
+        tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64, 64), "z": (Dim("n"),)}, {"y": (64,)}
+    )
+    ptx = compiled(graph).ptx
+    assert ptx.count("ld.global") == loads
+    assert ptx.count('.pragma "nounroll"') == {21: 3, 9: 2, 5: 2, 1: 1}[loads]
+
+
+def test_loops_with_conditions_do_not_come_in_rounds() -> None:
+    body = (ROW, SUM, Cond(op("<", var("k"), 3), (Accum("s", "v", "add"),)))
+    graph = kernel_graph(
+        tile({"i": 64}, [Loop(axis("k", Dim("n")), body), Write("y", (AT,), "s")], 64),
+        {"x": (64, 64), "z": (Dim("n"),)}, {"y": (64,)},
+    )  # fmt: skip
+    assert compiled(graph).ptx.count("ld.global") == 1
+
+
 def test_loops_to_an_expression_of_sizes() -> None:
     half = Dim(op("//", op("+", var("n"), 1), 2))
     np.testing.assert_array_equal(folded(Loop(axis("k", half), (ROW, SUM)), size=21), X[:, :11].sum(1))
@@ -199,7 +232,7 @@ def test_strided_loops_with_bounds_of_each_cell() -> None:
 
 @pytest.mark.parametrize("hinted", [False, True])
 @pytest.mark.parametrize(
-    ("step", "trips", "bodies"), [(8, 8, 8), (10, 7, 7), (16, 4, 4), (3, 22, 1), (1, 64, 1), (30, 3, 3)]
+    ("step", "trips", "bodies"), [(8, 8, 8), (10, 7, 7), (16, 4, 4), (3, 22, 21), (1, 64, 21), (30, 3, 3)]
 )
 def test_the_last_iteration_of_a_loop_that_some_threads_end_earlier(
     step: int, trips: int, bodies: int, hinted: bool
