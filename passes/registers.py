@@ -6,9 +6,9 @@ from below what the assembler will allocate (:mod:`ptxc.ir.peaks`; the text form
       registers b32: 12 peak 7
 
 Where threads fill a multiprocessor of 64 warps, each has 32 registers. The assembler tends to spill a word or two
-rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). Where shared memory has room
-for one CTA alone, a kernel asks for that one only if it needs many registers: asked, the assembler does not spill, but
-takes more of them than it needs.
+rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). For as many CTAs as shared
+memory has room for, a kernel asks only if it needs many registers: asked, the assembler does not spill, but takes more
+of them than it needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(kernel: Kernel) -> None:
         target = parse_target(kernel.target)
         if target.full_registers(kernel.threads) == 32 and _live_words(kernel) in _TIGHT:
             kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
-    elif kernel.ctas == 1 and not _moves_registers(kernel) and _live_words(kernel) < _MANY:
+    elif kernel.ctas and not _moves_registers(kernel) and _live_words(kernel) < _MANY:
         kernel.ctas = 0
 
 

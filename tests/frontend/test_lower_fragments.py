@@ -334,14 +334,15 @@ def test_kernels_that_load_an_iteration_ahead_say_how_many_ctas_fit(ahead: bool)
     """Loads of the same iteration can wait, so ptxas decides on registers itself."""
     depth = 2048
     load = LdmatrixLoad("a", "sa", (lit(0), op("%", op("*", var("t"), 16), depth)), "a", ldm=depth)
-    turn = (multiply(), load) if ahead else (load, multiply())
+    products = [multiply(c=f"c{n}") for n in range(16)]
+    turn = (*products, load) if ahead else (load, *products)
     stmts = [
         Smem("sa", (16, depth), "__half", align=128), *fill("sa", "x", 512), Sync(),
-        fragment("a", "a", "f16"), fragment("b", "b", "f16"), fragment("c", "c", "f32"),
+        fragment("a", "a", "f16"), fragment("b", "b", "f16"), *[fragment(f"c{n}", "c", "f32") for n in range(16)],
         LdmatrixLoad("a", "sa", ZERO, "a", ldm=depth), direct("b", "y"),
-        Loop(axis("t", 1000), turn), RegStore("z", ZERO, "c", SHAPE),
+        Loop(axis("t", 1000), turn), *[RegStore("z", (lit(0), lit(8 * n)), f"c{n}", SHAPE) for n in range(16)],
     ]  # fmt: skip
-    graph = warp(stmts, {"x": ((16, depth), "f16"), "y": ((16, 8), "f16")}, {"z": (16, 8)})
+    graph = warp(stmts, {"x": ((16, depth), "f16"), "y": ((16, 8), "f16")}, {"z": (16, 128)})
     assert (".minnctapersm 2\n" in compiled(graph, target="sm_80").ptx) is ahead
 
 
