@@ -188,7 +188,7 @@ def _iterate(
     elif k.copies * factor * cost > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
-    if trips and factor == trips:
+    if factor == trips:
         for trip in range(least):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
         if least < trips:
@@ -213,7 +213,8 @@ def _iterate(
 def _whole_rounds(k: Lowering, start: Linear, end: Linear, step: Linear, size: int) -> Linear | None:
     """How far a loop goes in whole rounds of so many iterations; None where nobody can tell."""
     e, stride = k.expressions, step.constant * size
-    way = e.registers.add(end.as_wide(True), start, -1)
+    # Both are ints, however large what they are made of may be.
+    way = e.registers.add(end.as_wide(True), start, -1).within(end.lo - start.hi, end.hi - start.lo)
     if step.terms or not INT_MIN <= way.lo <= way.hi <= INT_MAX or stride > INT_MAX:
         return None
     # A loop that does not run has a way below 0.

@@ -66,7 +66,7 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
 def rounds(body: Any, cost: int) -> tuple[int, ...]:
     """How many iterations become one of a loop that runs a number of times which the launch decides, or the thread.
 
-    What is left, fewer than that, are rounds of the next number, and then single ones.
+    What is left, fewer than that, are rounds of the next number if there is one, and then single iterations.
     """
     if cost > LARGE_BODY or not all([type(stmt) in _SIMPLE for stmt in body]):
         return ()
@@ -90,7 +90,7 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
                 parts = [cost(k, nested) for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
                 if kind in (Loop, StridedLoop):
-                    if stmt.axis.extent.is_static:
+                    if stmt.axis.extent.is_static and (kind is Loop or stmt.end is None):
                         inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
                     else:
                         inner *= sum(rounds(stmt.body, inner)) + 1

@@ -89,6 +89,33 @@ def test_how_many_iterations_are_a_round(more: int, loads: int) -> None:
     assert ptx.count('.pragma "nounroll"') == {21: 3, 9: 2, 5: 2, 1: 1}[loads]
 
 
+@pytest.mark.parametrize(
+    ("end", "count"),
+    [
+        (lambda n: op("+", n, 1), lambda n: n + 1),
+        (lambda n: op("*", n, 4), lambda n: 4 * n),
+        (lambda n: n, lambda n: n),
+    ],
+)
+@pytest.mark.parametrize("static", [False, True])
+def test_what_an_end_is_made_of_does_not_matter_to_rounds(end: Any, count: Any, static: bool) -> None:
+    step = (Load("v", "x", (AT, op("%", var("k"), 64))), SUM)
+    extent, stated = (64, end(var("n"))) if static else (Dim(end(var("n"))), None)
+    loop = StridedLoop(axis("k", extent), lit(0), lit(1), step, end=stated)
+    for size in (1, 4, 7, 11, 15):
+        expected = [sum(X[i, at % 64] for at in range(count(size))) for i in range(64)]
+        np.testing.assert_array_equal(folded(loop, size=size), np.array(expected, np.float32))
+    inputs = {"x": (64, 64), "z": (Dim("n"),)}
+    loop = StridedLoop(axis("k", extent), lit(0), lit(1), step, end=stated, seed=False)
+    # Of 4 * n iterations none is left behind the rounds of four.
+    once = 20 if count(1) == 4 else 21
+    for around, loads in ((1, once), (16, 4 * once)):
+        body = tile(
+            {"i": 64}, [Init("s", 0.0, dtype=F32), Loop(axis("j", around), (loop,)), Write("y", (AT,), "s")], 64
+        )
+        assert compiled(kernel_graph(body, inputs, {"y": (64,)})).ptx.count("ld.global") == loads
+
+
 def test_loops_with_conditions_do_not_come_in_rounds() -> None:
     body = (ROW, SUM, Cond(op("<", var("k"), 3), (Accum("s", "v", "add"),)))
     graph = kernel_graph(
