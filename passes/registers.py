@@ -6,9 +6,9 @@ from below what the assembler will allocate (:mod:`ptxc.ir.peaks`; the text form
       registers b32: 12 peak 7
 
 Where threads fill a multiprocessor of 64 warps, each has 32 registers. The assembler tends to spill a word or two
-rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). For as many CTAs as shared
-memory has room for, a kernel asks only if it needs many registers: asked, the assembler does not spill, but takes more
-of them than it needs.
+rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). Asked for no more CTAs than
+shared memory has room for, the assembler does not spill, but takes more registers than it needs. So a kernel in which
+few are live asks for more CTAs, as many as fit with some registers to spare, or not at all where one CTA fits.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from ptxc.target import parse_target
 #: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
 _TIGHT = range(31, 37)
 
+#: How many registers beyond the live words a kernel of few is left at least, so that the assembler does not spill.
+_MORE = 24
+
 #: From how many live words on the assembler may spill in a kernel that asks for no number of CTAs (measured likewise).
 _MANY = 57
 
@@ -38,8 +41,11 @@ def run(kernel: Kernel) -> None:
         target = parse_target(kernel.target)
         if target.full_registers(kernel.threads) == 32 and _live_words(kernel) in _TIGHT:
             kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
-    elif kernel.ctas and not _moves_registers(kernel) and _live_words(kernel) < _MANY:
-        kernel.ctas = 0
+    elif kernel.ctas and not _moves_registers(kernel):
+        words = _live_words(kernel)
+        if words < _MANY:
+            enough = parse_target(kernel.target).ctas_with_registers(kernel.threads, words + _MORE)
+            kernel.ctas = max(kernel.ctas, enough) if kernel.ctas > 1 else 0
 
 
 def _live_words(kernel: Kernel) -> int:

@@ -116,7 +116,9 @@ class Target:
 
     def ctas_with_registers(self, threads: int, registers: int) -> int:
         """How many CTAs of so many threads fit a multiprocessor if each thread has ``registers``; at least one."""
-        return max(1, self.registers_per_sm // (-(-threads // 32) * 32 * registers))
+        warps = -(-threads // 32)
+        by_registers = self.registers_per_sm // (warps * 32 * registers)
+        return max(1, min(by_registers, self.max_warps_per_sm // warps, self.max_blocks_per_sm))
 
     def has(self, requirement: Requirement) -> bool:
         """Whether the target, in a recent enough PTX version, has what ``requirement`` asks for."""
