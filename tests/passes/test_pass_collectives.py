@@ -95,9 +95,11 @@ def test_threads_meet(seeds: range) -> None:
                     assert_met(run)
 
 
+@pytest.mark.parametrize("much", [1, 4], ids=["around-all", "around-much"])
 @pytest.mark.parametrize("seeds", [SEEDS[at::8] for at in range(8)], ids=lambda seeds: f"from-{seeds[0]}")
-def test_threads_outside_the_tile(seeds: range) -> None:
+def test_threads_outside_the_tile(seeds: range, much: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They touch no memory and keep nobody waiting; those inside do what they would without a guard."""
+    monkeypatch.setattr(early_exit, "_MUCH", much)
     for seed in seeds:
         found = accepted(seed, True)
         if found is None:
@@ -134,7 +136,7 @@ def is_inside(text: str, cta: int, tid: int) -> bool | None:
 
 
 def test_the_kernels_are_of_every_kind() -> None:
-    """Enough are let through, with barriers that only a proof lets through; guards become each of the three shapes."""
+    """Enough are let through, with barriers that only a proof lets through; guards become each of the shapes."""
     meeting = 0
     for seed in SEEDS:
         found = accepted(seed, False)
@@ -150,6 +152,8 @@ def test_the_kernels_are_of_every_kind() -> None:
         level = next(instr.mods[0] for instr in kernel.instrs() if instr.op is opcodes.TILE_GUARD)
         coordinates.run(kernel)
         early_exit.run(kernel)
-        left = any(block.name.startswith("outside") for block in kernel.blocks)
-        shapes[f"{level} {'leave' if left else 'stay'}"] += 1
-    assert shapes.keys() >= {"cta leave", "warp leave", "warp stay", "lane leave", "lane stay"}, shapes
+        names = {block.name for block in kernel.blocks}
+        shape = next((what for name, what in (("outside", "leave"), ("together", "go around")) if name in names), "stay")
+        shapes[f"{level} {shape}"] += 1
+    assert shapes.keys() >= {f"{level} leave" for level in collectives.LEVELS if level != "warpgroup"}, shapes
+    assert shapes.keys() >= {"warp go around", "lane go around", "lane stay"}, shapes
