@@ -48,8 +48,12 @@ def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     return 1
 
 
-def _no_rounds(body: Any, cost: int) -> tuple[int, ...]:
+def _no_rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
     return ()
+
+
+def _rounds_of_four(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
+    return (4,) if not trips and _ROUNDS(body, cost) else ()
 
 
 def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
@@ -61,6 +65,7 @@ def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool) ->
 
 
 _FACTOR: Callable[..., int] = unrolling.unroll_factor
+_ROUNDS: Callable[..., tuple[int, ...]] = unrolling.rounds
 
 #: The assembler may unroll any loop.
 _NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, value: None))
@@ -142,7 +147,7 @@ WITHOUT: dict[str, Without] = {
         "every loop stays one, and ptxas may unroll it",
         ((unrolling, "unroll_factor", _keep_loops), (unrolling, "rounds", _no_rounds), _NOUNROLL),
     ),
-    "rounds": Without("a loop whose number of iterations is not known stays one", ((unrolling, "rounds", _no_rounds),)),
+    "rounds": Without("a loop is unrolled by a divisor of its count, or not", ((unrolling, "rounds", _no_rounds),)),
     "limits of unrolling": Without(
         "whatever Emmy hints at is unrolled completely, as nvcc does",
         ((unrolling, "unroll_factor", _follow_hints), _NOUNROLL),
@@ -154,7 +159,7 @@ WITHOUT: dict[str, Without] = {
     "counted units": Without("a loop's counter is its index", ((control, "_unit", lambda start, end, stride: 1),)),
     "small bodies": Without(
         "what is not unrolled completely is so four times at most",
-        ((unrolling, "_SMALL_BODIES", 0), (unrolling, "_SMALL_PRODUCTS", 0)),
+        ((unrolling, "_SMALL_BODIES", 0), (unrolling, "_SMALL_PRODUCTS", 0), (unrolling, "rounds", _rounds_of_four)),
     ),
     "large bodies": Without(
         "without a hint, a body of more than 36 statements stays one",

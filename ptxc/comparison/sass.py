@@ -148,6 +148,11 @@ class Instruction:
         return self._width if self.base in ("LDG", "STG", "LDGSTS", "LD", "ST") else 0
 
     @property
+    def stores(self) -> bool:
+        """Whether it stores :attr:`global_bytes`."""
+        return self.base in ("STG", "ST")
+
+    @property
     def _width(self) -> int:
         parts = self.opcode.split(".")[1:]
         for width in (256, 128, 64):

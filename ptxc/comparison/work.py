@@ -56,6 +56,8 @@ class Region:
     kinds: Mapping[Kind, int]
     #: The work in each unit.
     work: Mapping[Unit, float]
+    #: The words of global memory that are stored, of those in ``work``.
+    stored: float
     #: Which loops, by their place among the kernel's, are in it and in no loop between.
     inner: tuple[int, ...] = ()
 
@@ -110,7 +112,8 @@ def _region(instructions: Sequence[Instruction], loop: Loop, inner: Collection[i
         Unit.KERNEL: 1.0,
     }
     address = loop.head * SIZE if inner is not None else None
-    return Region(address, loop.depth, len(body), Counter(one.kind for one in body), work, tuple(inner or ()))
+    stored = sum(one.global_bytes for one in body if one.stores) / 4
+    return Region(address, loop.depth, len(body), Counter(one.kind for one in body), work, stored, tuple(inner or ()))
 
 
 def common_unit(builds: Sequence[Code]) -> Unit:
@@ -140,10 +143,11 @@ def hottest_of(ours: Code, theirs: Code, unit: Unit) -> tuple[Region, Region]:
 
 
 def alike(one: Region, other: Region, unit: Unit) -> bool:
-    """Whether the hottest regions of two builds are of one sort: both loops or both kernels, that move as much global
-    memory for a unit of work. Where they are not, a loop is unrolled away in one, or work moved out of it.
+    """Whether the hottest regions of two builds are of one sort: both loops or both kernels, that load and store as
+    much global memory for a unit of work. Where they are not, a loop is unrolled away in one, or work moved out of it.
     """
     if (one.address is None) != (other.address is None):
         return False
     words = [region.work[Unit.WORD] / region.work[unit] for region in (one, other)]
-    return max(words) <= ALIKE * min(words)
+    stored = [region.stored / region.work[unit] for region in (one, other)]
+    return max(words) <= ALIKE * min(words) and max(stored) <= ALIKE * min(stored)

@@ -188,6 +188,7 @@ def _iterate(
     elif k.copies * factor * cost > _MOST_STATEMENTS:
         factor = 1
     k.copies *= factor
+    whole: list[tuple[int, Linear]] = []
     if factor == trips:
         for trip in range(least):
             k.scoped(body, path, {var: e.registers.add(start, step, trip)})
@@ -195,11 +196,11 @@ def _iterate(
             last = e.registers.add(start, step, least)
             _once(k, e.compare("<", last, end), {var: last}, body, path)
     else:
-        rounds = unrolling.rounds(body, cost) if not trips else ()
+        rounds = unrolling.rounds(body, cost, trips, factor)
         if k.copies * (sum(rounds) + 1) * cost > _MOST_STATEMENTS:
             rounds = ()
-        whole = {size: middle for size in rounds if (middle := _whole_rounds(k, start, end, step, size)) is not None}
-        for size, stop in (*whole.items(), (1 if whole else factor, end)):
+        whole = _whole_rounds(k, start, end, step, trips, rounds)
+        for size, stop in whole or [(factor, end)]:
             first = e.compare("<", start, stop)
             header = _loop_block(
                 k, var, start, stop, step, first, size, assigned(k, body),
@@ -208,9 +209,24 @@ def _iterate(
             header.unrolled = bool(whole) or factor > 1 or cost > unrolling.LARGE_BODY
             start = stop
     k.copies //= factor
+    if whole and start is not end:
+        _iterate(k, var, start, end, step, body, path, hinted)
 
 
-def _whole_rounds(k: Lowering, start: Linear, end: Linear, step: Linear, size: int) -> Linear | None:
+def _whole_rounds(
+    k: Lowering, start: Linear, end: Linear, step: Linear, trips: int, sizes: Iterable[int]
+) -> list[tuple[int, Linear]]:
+    """Rounds of so many iterations, each with how far a loop goes in them. Nothing where nobody can tell.
+
+    What is left of a known number is not among them.
+    """
+    if trips:
+        return [(size, k.expressions.registers.add(start, step, trips - trips % size)) for size in sizes]
+    stops = [(size, stop) for size in sizes if (stop := _end_of_rounds(k, start, end, step, size)) is not None]
+    return [*stops, (1, end)] if stops else []
+
+
+def _end_of_rounds(k: Lowering, start: Linear, end: Linear, step: Linear, size: int) -> Linear | None:
     """How far a loop goes in whole rounds of so many iterations; None where nobody can tell."""
     e, stride = k.expressions, step.constant * size
     # Both are ints, however large what they are made of may be.

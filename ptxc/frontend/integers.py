@@ -32,6 +32,8 @@ class Integers:
         self.memo: ScopedMemo[Hashable, Value] = ScopedMemo()
         #: What else was made of registers: see :meth:`once`.
         self._made: ScopedMemo[Hashable, Any] = ScopedMemo()
+        #: Remainders: what was divided, by what, and the key of the quotient.
+        self._remainders: dict[Value, tuple[Linear, int, Hashable]] = {}
         #: How many loops surround the place that is being written.
         self.depth = 0
 
@@ -222,10 +224,32 @@ class Integers:
             return rest
         factor = common_factor(rest.terms.values(), divisor)
         if factor == 1:
-            return self._operation("%", opcodes.REM, (), rest, constant(divisor), 0, divisor - 1)
+            return self._remainder(rest, divisor)
         quotient, low = self.registers.split(rest, factor)
-        reduced = self._operation("%", opcodes.REM, (), quotient, constant(divisor // factor), 0, divisor // factor - 1)
-        return self.registers.add(low, reduced, factor)
+        return self.registers.add(low, self._remainder(quotient, divisor // factor), factor)
+
+    def _remainder(self, a: Linear, divisor: int) -> Linear:
+        by = constant(divisor)
+        found = self._operation("%", opcodes.REM, (), a, by, 0, divisor - 1)
+        (value,) = found.terms
+        bits = value.type.bits
+        quotient = ("/", "u", bits, self.register(a, bits), self.register(by, bits))
+        self._remainders[value] = (a, divisor, quotient)
+        return found
+
+    def put_together(self, a: Linear) -> Linear:
+        """``a``, in which ``m * d * (x / d) + m * (x % d)`` has become ``m * x``."""
+        terms = a.terms
+        if self._remainders.keys().isdisjoint(terms):
+            return a
+        for value in [value for value in terms if value in self._remainders]:
+            divided, divisor, key = self._remainders[value]
+            quotient = self.memo.get(key)
+            if quotient is not None and terms.get(quotient) == divisor * terms[value]:
+                others = {term: c for term, c in terms.items() if term not in (value, quotient)}
+                rest = self.registers.make(others, a.constant, a.wide)
+                return self.put_together(self.registers.add(rest, divided, terms[value]))
+        return a
 
     def smaller(self, a: Linear, b: Linear) -> Linear:
         """The smaller of two."""

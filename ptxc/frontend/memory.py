@@ -89,7 +89,7 @@ class Memory:
         if not index:
             return constant(0)
         if len(index) == 1:
-            return e.subscript(index[0])
+            return e.put_together(e.subscript(index[0]))
         if shape is None:
             return e.recall((name, id(index)), lambda _, index: self._flat_index(name, index, None), index)
         return self._flat_index(name, index, shape)
@@ -108,7 +108,7 @@ class Memory:
         entries = [integers.subscript(entry) for entry in index]
         weights, wide = self._strides(name, shape)
         if weights is not None:
-            return integers.registers.weighted(entries, weights, wide)
+            return integers.put_together(integers.registers.weighted(entries, weights, wide))
         return self._dynamic_index(entries, shape, wide)
 
     def _strides(self, name: str, shape: Shape) -> tuple[tuple[int, ...] | None, bool]:

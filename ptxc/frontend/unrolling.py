@@ -63,14 +63,22 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
     )
 
 
-def rounds(body: Any, cost: int) -> tuple[int, ...]:
+def rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
     """How many iterations become one of a loop that runs a number of times which the launch decides, or the thread.
 
-    What is left, fewer than that, are rounds of the next number if there is one, and then single iterations.
+    What is left, fewer than that, are rounds of the next number if there is one, and then single iterations. A loop of
+    a known number of ``trips`` has rounds of one number, where clearly more become one so than with ``factor``: of one
+    that leaves nothing, if one up to a half larger does, and else what is left is written out.
     """
     if cost > LARGE_BODY or not all([type(stmt) in _SIMPLE for stmt in body]):
         return ()
-    return (16, 4) if 16 * cost <= _FEW_STATEMENTS else (8,) if 8 * cost <= _FEW_STATEMENTS else (4,)
+    sizes = (16, 4) if 16 * cost <= _FEW_STATEMENTS else (8,) if 8 * cost <= _FEW_STATEMENTS else (4,)
+    if not trips:
+        return sizes
+    size = sizes[0]
+    if 4 * factor > 3 * size or trips < 2 * size:
+        return ()
+    return (next((at for at in range(size, size * 3 // 2 + 1) if trips % at == 0), size),)
 
 
 def cost(k: Lowering, body: Any) -> tuple[int, bool]:
@@ -90,10 +98,7 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
                 parts = [cost(k, nested) for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
                 if kind in (Loop, StridedLoop):
-                    if stmt.axis.extent.is_static and (kind is Loop or stmt.end is None):
-                        inner *= unroll_factor(_literal_trips(stmt), inner, stmt.unroll, products)
-                    else:
-                        inner *= sum(rounds(stmt.body, inner)) + 1
+                    inner *= _written(stmt, inner, products)
                 total += inner
                 multiplies |= products
             elif kind in (MmaSyncPtx, WgmmaMma):
@@ -102,6 +107,16 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
                     total += _CONVERTED_PRODUCT - 1
         found = k.costs[key] = (total, multiplies)
     return found
+
+
+def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool) -> int:
+    """How many times a loop's body is written out."""
+    if not stmt.axis.extent.is_static or (type(stmt) is StridedLoop and stmt.end is not None):
+        return sum(rounds(stmt.body, cost)) + 1
+    trips = _literal_trips(stmt)
+    factor = unroll_factor(trips, cost, stmt.unroll, multiplies)
+    sizes = rounds(stmt.body, cost, trips, factor) if trips else ()
+    return sizes[0] + trips % sizes[0] if sizes else factor
 
 
 def _literal_trips(stmt: Loop | StridedLoop) -> int:

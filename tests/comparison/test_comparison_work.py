@@ -128,6 +128,13 @@ def two_loops(sums: int, divisions: int) -> Code:
     return analyse(code(TWO.format(sum=body(SUM, sums, "sum"), division=body(DIVISION, divisions, "division"))))
 
 
+def test_what_loads_is_not_like_what_stores() -> None:
+    copies = "{copy} # copy\n    MOV R4,R5\n    @P0 BRA copy\n    EXIT"
+    loading, storing = (analyse(code(copies.format(copy=text))) for text in ("LDG.E R0,[R2]", "STG.E [R2],R0"))
+    assert loading.hottest(Unit.WORD).work == storing.hottest(Unit.WORD).work
+    assert not alike(loading.hottest(Unit.WORD), storing.hottest(Unit.WORD), Unit.WORD)
+
+
 def test_loops_that_do_the_same_are_compared() -> None:
     ours, theirs, unit = two_loops(1, 8), two_loops(4, 9), Unit.FLOAT
     assert not alike(ours.hottest(unit), theirs.hottest(unit), unit)

@@ -90,6 +90,33 @@ def test_how_many_iterations_are_a_round(more: int, loads: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("trips", "more", "loads"),
+    [
+        (125, 0, 16 + 13),  # seven rounds
+        (37, 0, 16 + 5),
+        (1000, 0, 20),  # a divisor of its own
+        (64, 0, 16),
+        (31, 0, 31),  # all of them
+        (37, 2, 8 + 5),
+        (37, 7, 4 + 1),
+        (37, 35, 1),  # too large a body
+    ],
+)
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_rounds_of_a_known_number(trips: int, more: int, loads: int, cooperative: bool) -> None:
+    filler = [Assign(f"t{at}", "add", ("v", "v")) for at in range(more)]
+    number = op("/", var("k"), 8) if cooperative else var("k")
+    body = (Load("v", "x", (AT, op("%", number, 64))), *filler, SUM)
+    loop: Any = Loop(axis("k", trips), body)
+    if cooperative:
+        loop = StridedLoop(axis("k", trips * 8), op("%", AT, 8), lit(8), body)
+    expected = [sum(X[i, at % 64] for at in range(trips)) for i in range(64)]
+    np.testing.assert_array_equal(folded(loop), np.array(expected, np.float32))
+    graph = kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64, 64)}, {"y": (64,)})
+    assert compiled(graph).ptx.count("ld.global") == loads
+
+
+@pytest.mark.parametrize(
     ("end", "count"),
     [
         (lambda n: op("+", n, 1), lambda n: n + 1),
@@ -188,9 +215,11 @@ def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
 
 def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
     assert outer_loops(trips=31) == (31, 0)
-    assert outer_loops() == (1, 0)
-    assert outer_loops(trips=83) == (1, 0)
-    assert outer_loops(trips=81) == (9, 1)
+    assert outer_loops() == (16 + 9, 1)
+    assert outer_loops(trips=81) == (16 + 1, 1)
+    condition = Cond(op("<", var("k"), 3), (Accum("s", "v", "add"),))
+    assert outer_loops(condition) == (1, 0)
+    assert outer_loops(condition, trips=81) == (9, 1)
     assert outer_loops(trips=64) == (16, 1)
 
 

@@ -109,6 +109,41 @@ def test_what_a_kernel_writes_is_not_read_through_the_read_only_path() -> None:
     np.testing.assert_array_equal(got, np.arange(64) + 5)
 
 
+@pytest.mark.parametrize(
+    ("index", "shape", "divides"),
+    [
+        # a0 / 20 * 480 + a0 % 20 * 24 + a1 is the cell's own number
+        ((op("/", AT, 20), op("%", AT, 20), var("j")), (4, 20, 24), False),
+        ((op("/", AT, 20), op("/", op("%", AT, 20), 4), op("%", op("%", AT, 20), 4), var("j")), (4, 5, 4, 24), False),
+        ((op("/", op("+", AT, 3), 20), op("%", op("+", AT, 3), 20), var("j")), (4, 20, 24), False),
+        # Rows longer than what is divided: nothing to put together.
+        ((op("/", AT, 20), op("%", AT, 20), var("j")), (4, 21, 24), True),
+        ((op("/", AT, 20), op("%", op("+", AT, 1), 20), var("j")), (4, 20, 24), True),
+    ],
+)
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_was_taken_apart_is_put_together(
+    index: tuple[Any, ...], shape: tuple[int, ...], divides: bool, flat: bool
+) -> None:
+    at: Any = index
+    if flat:
+        total, stride = lit(0), 1
+        for entry, size in zip(index[::-1], shape[::-1], strict=True):
+            total, stride = op("+", total, op("*", entry, stride)), stride * size
+        at = (total,)
+    body = tile({"i": 64, "j": 24}, [Load("v", "x", at), Write("y", (AT, var("j")), "v")], 256)
+    graph = kernel_graph(body, {"x": shape}, {"y": (64, 24)})
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    expected = np.empty((64, 24), np.float32)
+    for i in range(64):
+        for j in range(24):
+            place = [int(entry.eval({"i": i, "j": j})) for entry in index]
+            expected[i, j] = x[tuple(place)]
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], expected)
+    ptx = compiled(graph).ptx
+    assert ("mul.hi" in ptx) is divides, ptx
+
+
 # ------------------------------------------------------------------------------------------------------ addresses
 
 
@@ -241,7 +276,7 @@ def loop_over(index: tuple[Any, ...], shape: tuple[int, ...], trips: int = 37) -
 
 
 def test_an_offset_beyond_an_immediate_leaves_the_loop() -> None:
-    for place in (2**21 - 1, 2**21, 3 * 2**20 + 5):
+    for place in (2**21 - 1 - 15 * 64, 2**21, 3 * 2**20 + 5):  # 16 iterations a round
         graph, body = loop_over((op("+", op("+", AT, op("*", var("k"), 64)), place),), (4 * 2**20,))
         x = np.zeros(4 * 2**20, np.float32)
         x[place : place + 37 * 64] = np.arange(37 * 64)
@@ -262,7 +297,7 @@ def test_offsets_far_below_leave_the_loop_too() -> None:
 
 def test_rows_far_apart_share_a_pointer_in_an_unrolled_loop() -> None:
     _graph, body = loop_over((op("*", var("k"), 2**22),), (2**22 * 99 + 1,), trips=99)
-    assert body.count("ld.global.nc.f32") == 11
+    assert body.count("ld.global.nc.f32") == 16
     assert body.count("add.s64") <= 2
 
 

@@ -153,7 +153,7 @@ def test_the_kernels_are_of_every_kind() -> None:
         coordinates.run(kernel)
         early_exit.run(kernel)
         names = {block.name for block in kernel.blocks}
-        shape = next((what for name, what in (("outside", "leave"), ("together", "go around")) if name in names), "stay")
+        shape = "leave" if "outside" in names else "go around" if "together" in names else "stay"
         shapes[f"{level} {shape}"] += 1
     assert shapes.keys() >= {f"{level} leave" for level in collectives.LEVELS if level != "warpgroup"}, shapes
     assert shapes.keys() >= {"warp go around", "lane go around", "lane stay"}, shapes
