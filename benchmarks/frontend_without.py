@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from ptxc.frontend import control, statements, unrolling
+from ptxc.frontend.expressions import Expressions
 from ptxc.frontend.fragments import store
 from ptxc.frontend.integers import Integers
 from ptxc.frontend.linear import INT_MAX, INT_MIN, Linear, Registers, constant
@@ -183,6 +184,13 @@ WITHOUT: dict[str, Without] = {
     "32-bit indices": Without("indices are computed in 64 bits", ((Integers, "bits", lambda self, a: 64),)),
     "value ranges": Without(
         "nothing is known of a register but its 32 bits", ((Registers, "add_atom", _unknown_range),)
+    ),
+    "quotients put together": Without(
+        "a quotient and a remainder are two terms of an address", ((Integers, "put_together", lambda self, a: a),)
+    ),
+    "empty copies": Without(
+        "a row beyond the last has the last one's address, even if none of it is copied",
+        ((Expressions, "where", lambda self, condition, a: a),),
     ),
     "swizzle parts": Without(
         "every address is shifted, masked and exchanged as a whole", ((Memory, "_exchanged", _exchanged),)

@@ -127,6 +127,14 @@ class Expressions(Integers):
             raise InputError(f"the index {expr.pretty()} is a float", hint="cast it to int")
         return self.as_linear(value)
 
+    def where(self, condition: Expr, a: Linear) -> Linear:
+        """What ``a`` is where a condition holds; elsewhere it may be anything."""
+        if type(condition) is BinaryExpr and condition.op == "&&":
+            return self.where(condition.right, self.where(condition.left, a))
+        if type(condition) is BinaryExpr and condition.op == "<":
+            return self.knowing(a, self.integer(condition.left), self.integer(condition.right))
+        return a
+
     def integer_of(self, name: str) -> Linear:
         """The value of a name that must be an integer."""
         return self.as_linear(self._var(Var(name)))

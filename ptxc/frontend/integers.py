@@ -32,6 +32,8 @@ class Integers:
         self.memo: ScopedMemo[Hashable, Value] = ScopedMemo()
         #: What else was made of registers: see :meth:`once`.
         self._made: ScopedMemo[Hashable, Any] = ScopedMemo()
+        #: Of what each minimum is the smaller.
+        self._minima: dict[Value, tuple[Linear, Linear]] = {}
         #: Remainders: what was divided, by what, and the key of the quotient.
         self._remainders: dict[Value, tuple[Linear, int, Hashable]] = {}
         #: How many loops surround the place that is being written.
@@ -257,7 +259,23 @@ class Integers:
             return a.as_wide(a.wide or b.wide)
         if b.hi <= a.lo:
             return b.as_wide(a.wide or b.wide)
-        return self._operation("min", opcodes.MIN, (), a, b, min(a.lo, b.lo), min(a.hi, b.hi))
+        found = self._operation("min", opcodes.MIN, (), a, b, min(a.lo, b.lo), min(a.hi, b.hi))
+        (value,) = found.terms
+        self._minima[value] = (a, b)
+        return found
+
+    def knowing(self, a: Linear, less: Linear, than: Linear) -> Linear:
+        """What ``a`` is where ``less < than``: elsewhere it may be anything.
+
+        There, ``min(less, than - 1)`` is ``less``.
+        """
+        for value in [value for value in a.terms if value in self._minima]:
+            first, second = self._minima[value]
+            if first.same(less) and self.registers.add(second, constant(1)).same(than):
+                others = {term: c for term, c in a.terms.items() if term is not value}
+                rest = self.registers.make(others, a.constant, a.wide)
+                return self.registers.add(rest, less, a.terms[value]).within(*a.range)
+        return a
 
     def larger(self, a: Linear, b: Linear) -> Linear:
         """The larger of two."""

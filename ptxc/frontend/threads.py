@@ -66,7 +66,11 @@ def _barrier(k: Lowering, number: int, count: int | None) -> None:
 
 
 def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
-    """``nbytes`` from global to shared memory; zeros where ``valid`` (of 16-byte copies) does not hold."""
+    """``nbytes`` from global to shared memory; zeros where ``valid`` (of 16-byte copies) does not hold.
+
+    Nothing is read there, so that the address may be anything: rows beyond the last need not be the last one's, and all
+    of them share a pointer.
+    """
     if stmt.nbytes not in (4, 8, 16):
         raise InputError(f"a copy of {stmt.nbytes} bytes", hint="cp.async copies 4, 8 or 16")
     e, memory = k.expressions, k.memory
@@ -90,15 +94,15 @@ def copy(k: Lowering, stmt: CpAsyncCopy, path: str) -> None:
     destination = memory.address(stmt.smem, memory.swizzled(stmt.swizzle, flat))
     origin = memory.flat_index(stmt.src, stmt.src_index)
     memory.align(stmt.src, origin, max(1, stmt.nbytes // given.nbytes))
-    source = memory.address(stmt.src, origin)
     size = integer(B32, stmt.nbytes)
-    operands: tuple[Operand, ...] = (destination, source, size)
+    valid: Operand = TRUE
     if stmt.valid is not None and stmt.nbytes == 16:
-        valid = k.expressions.condition(stmt.valid)
-        if valid == FALSE:
-            operands = (*operands, integer(B32, 0))
-        elif valid != TRUE:
-            operands = (*operands, k.builder.selp("b32", size, integer(B32, 0), valid, "valid"))
+        valid, origin = e.condition(stmt.valid), e.where(stmt.valid, origin)
+    operands: tuple[Operand, ...] = (destination, memory.address(stmt.src, origin), size)
+    if valid == FALSE:
+        operands = (*operands, integer(B32, 0))
+    elif valid != TRUE:
+        operands = (*operands, k.builder.selp("b32", size, integer(B32, 0), valid, "valid"))
     cache = "cg" if stmt.nbytes == 16 else "ca"
     k.builder.effect(opcodes.CP_ASYNC, (cache, "shared", "global"), operands)
 

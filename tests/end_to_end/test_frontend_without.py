@@ -27,6 +27,8 @@ CHANGES = {
     "shared products": "vector_add_tail",
     "32-bit indices": "rms_norm",
     "value ranges": "matmul_pipeline_raster",
+    "quotients put together": "write_swizzle_vec4_B32",
+    "empty copies": "matmul_dynamic_async",
     "swizzle parts": "cpasync_swizzle_B128",
     "remembered registers": "matmul_pipeline_raster",
     "vector accesses": "scalar_add_vec4",

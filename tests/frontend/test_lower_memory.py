@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -499,6 +500,44 @@ def test_copies_that_are_valid_in_part(nbytes: int) -> None:
     if nbytes == 16:
         expected[0, 160:] = expected[1] = 0
     np.testing.assert_array_equal(run(graph, {"x": x})["y"], expected[:, ::-1][:, :64])
+
+
+def test_rows_that_are_not_copied_have_addresses_like_others() -> None:
+    """Emmy has rows beyond the last read the last one; a copy that is not valid reads none, and all share a pointer."""
+    last = op("-", var("n"), 1)
+
+    def clamped(row: Any, valid: Any) -> list[Any]:
+        index = (TernaryExpr(op("<", row, var("n")), row, last), op("*", op("%", AT, 8), 4))
+        return [CpAsyncCopy("m", (lit(0), op("*", AT, 4)), "x", index, nbytes=16, valid=valid)]
+
+    def graph_of(valid: Any) -> Any:
+        rows = [op("+", op("/", AT, 8), 8 * at) for at in range(4)]
+        body = [Let("rows", var("n"), dtype=I32), Smem("m", (4, 256), align=16)]
+        for at, row in enumerate(rows):
+            (copy,) = clamped(row, valid(row))
+            body.append(dataclasses.replace(copy, smem_index=(lit(at), op("*", AT, 4))))
+        body += [CpAsyncCommit(), CpAsyncWait(0), Sync()]
+        load = Load("v", "m", (var("k"), op("+", op("*", AT, 4), var("j"))))
+        store = Write("y", (var("k"), op("/", AT, 8), op("+", op("*", op("%", AT, 8), 4), var("j"))), "v")
+        body.append(Loop(axis("k", 4), (Loop(axis("j", 4), (load, store)),)))
+        return kernel_graph(tile({"i": 64}, body, 64), {"x": ((Dim("n"), 32), "f32")}, {"y": (4, 8, 32)})
+
+    graph = graph_of(lambda row: op("<", row, var("n")))
+    assert "min.s32" not in compiled(graph).ptx
+    assert "+3072], 16, " in compiled(graph).ptx
+    further = graph_of(lambda row: op("&&", op("<=", lit(0), row), op("<", row, var("n"))))
+    assert "min.s32" not in compiled(further).ptx
+    # A row that is copied though it is not below n is read where Emmy says.
+    for valid in (lambda row: op("<", row, 99), lambda row: op("<", row, op("+", var("n"), 1))):
+        assert "min.s32" in compiled(graph_of(valid)).ptx
+    for size in (1, 7, 8, 17, 32):
+        x = np.random.default_rng(size).normal(size=(size, 32)).astype(np.float32)
+        expected = np.zeros((32, 32), np.float32)
+        expected[:size] = x[:32]
+        np.testing.assert_array_equal(run(graph, {"x": x})["y"].reshape(32, 32), expected)
+        expected[size:] = x[-1]
+        everywhere = graph_of(lambda row: op("<", row, 99))
+        np.testing.assert_array_equal(run(everywhere, {"x": x})["y"].reshape(32, 32), expected)
 
 
 def test_built_ins_are_the_launchs() -> None:
