@@ -177,8 +177,8 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    (least, trips), (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body)
-    factor = unrolling.unroll_factor(trips, cost, hinted, multiplies)
+    (least, trips), (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body, var)
+    factor = unrolling.unroll_factor(trips, cost, hinted, multiplies, k.kept.get(id(body), 0))
     if least < trips and (least + 1 < trips or factor < trips):
         # Unless it is written out but for its last iteration, how often it runs is for a test to say.
         trips, factor = 0, 1

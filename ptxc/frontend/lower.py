@@ -81,6 +81,8 @@ class Lowering:
         self.places: dict[str, list[Loc]] = {}
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, tuple[int, bool]] = {}
+        #: How many loads of a loop's body, by its identity, the loop around it does not change.
+        self.kept: dict[int, int] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
         #: What is known of the fragments declared so far.
         self.fragments: dict[str, Fragment] = {}

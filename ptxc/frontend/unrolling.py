@@ -31,15 +31,22 @@ _MANY = 32
 _FEW_STATEMENTS = 32
 
 
+#: Up to how many statements a loop is written out whole whose loads the loop around it does not change, and up to how
+#: many of those.
+_KEPT_BODIES = 256
+_KEPT_LOADS = 64
+
 #: The statements of which a loop may consist that comes in rounds: they compute, load and store, and none waits for
 #: other threads.
 _SIMPLE = frozenset((Accum, Assign, Init, Let, Load, Select, Write))
 
 
-def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
+def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
-    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them. nvcc unrolls
+    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them, ``kept`` is
+    how many of them are loads that the loop around this one does not change: if all iterations are written out, the
+    assembler loads those before that loop, and keeps them in registers. nvcc unrolls
     whatever Emmy hints at completely, which costs the assembler ten times the work for the same inner loop: four
     iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
     together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
@@ -51,7 +58,7 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool) -> int:
         return 1
     together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
     whole = _SMALL_BODIES if hinted else together if trips < _MANY else _FEW_STATEMENTS
-    if trips * cost <= whole:
+    if trips * cost <= whole or (0 < trips * kept <= _KEPT_LOADS and trips * cost <= _KEPT_BODIES):
         return trips
     most = 4
     if cost > (_LARGE_BODIES if hinted else LARGE_BODY):
@@ -81,10 +88,11 @@ def rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, 
     return (next((at for at in range(size, size * 3 // 2 + 1) if trips % at == 0), size),)
 
 
-def cost(k: Lowering, body: Any) -> tuple[int, bool]:
+def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
     """The statements that a body becomes, and whether there are products on tensor cores among them.
 
-    Nested ones are counted too, those of loops as often as they are written.
+    Nested ones are counted too, those of loops as often as they are written. ``var`` is the variable of the loop whose
+    body it is.
     """
     key = id(body)
     found = k.costs.get(key)
@@ -95,10 +103,12 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
             kind = type(stmt)
             bodies = stmt.nested()
             if bodies:
-                parts = [cost(k, nested) for nested in bodies]
+                is_loop = kind in (Loop, StridedLoop)
+                parts = [cost(k, nested, stmt.axis.name if is_loop else "") for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
-                if kind in (Loop, StridedLoop):
-                    inner *= _written(stmt, inner, products)
+                if is_loop:
+                    kept = k.kept[id(stmt.body)] = _kept_loads(k, stmt.body, body, var) if var else 0
+                    inner *= _written(stmt, inner, products, kept)
                 total += inner
                 multiplies |= products
             elif kind in (MmaSyncPtx, WgmmaMma):
@@ -109,12 +119,26 @@ def cost(k: Lowering, body: Any) -> tuple[int, bool]:
     return found
 
 
-def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool) -> int:
+def _kept_loads(k: Lowering, inner: Any, body: Any, var: str) -> int:
+    """How many loads of an inner loop's body are the same in all iterations of the loop around, of ``body``."""
+    loads = [stmt for stmt in inner if type(stmt) is Load]
+    if not loads or not all([type(stmt) in _SIMPLE for stmt in inner]):
+        return 0
+    changing = {var}.union(*[stmt.defines() for stmt in body])
+    kept = 0
+    for load in loads:
+        buffer = k.signature.buffers.get(load.input)
+        if buffer is not None and not buffer.written:
+            kept += changing.isdisjoint([name for entry in load.index for name in entry.free_vars()])
+    return kept
+
+
+def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool, kept: int) -> int:
     """How many times a loop's body is written out."""
     if not stmt.axis.extent.is_static or (type(stmt) is StridedLoop and stmt.end is not None):
         return sum(rounds(stmt.body, cost)) + 1
     trips = _literal_trips(stmt)
-    factor = unroll_factor(trips, cost, stmt.unroll, multiplies)
+    factor = unroll_factor(trips, cost, stmt.unroll, multiplies, kept)
     sizes = rounds(stmt.body, cost, trips, factor) if trips else ()
     return sizes[0] + trips % sizes[0] if sizes else factor
 

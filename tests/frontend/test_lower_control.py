@@ -213,6 +213,33 @@ def test_an_inner_loop_weighs_as_often_as_it_is_written() -> None:
     assert outer_loops(*[inner] * 8, trips=64) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("row", "trips", "loads"),
+    [
+        (lambda j, s: AT, 64, 2 * 64),  # the assembler loads a row of x once, and keeps it
+        (lambda j, s: AT, 65, 2 * 13),  # too much to keep
+        (lambda j, s: op("%", op("+", AT, j), 64), 64, 2 * 16),  # each time another row
+        (lambda j, s: op("%", op("+", AT, s), 64), 64, 2 * 16),
+    ],
+)
+def test_loads_that_the_loop_around_does_not_change(row: Any, trips: int, loads: int) -> None:
+    product = (Load("v", "x", (row(var("j"), var("step")), var("k"))), Load("w", "z", (var("j"), var("k"))),
+               Assign("vw", "multiply", ("v", "w")), Accum("d", "vw", "add"))  # fmt: skip
+    step = Let("step", op("*", var("j"), 2), dtype=dtype("i32"))
+    outer = Loop(axis("j", Dim("n")), (step, Loop(axis("k", trips), product), Accum("s", "d", "add")))
+    graph = kernel_graph(
+        tile({"i": 64}, [outer, Write("y", (AT,), "s")], 64),
+        {"x": ((64, trips), "f32"), "z": ((Dim("n"), trips), "f32")}, {"y": (64,)},
+    )  # fmt: skip
+    assert compiled(graph).ptx.count("ld.global") == loads
+    x, z = (
+        np.random.default_rng(at).integers(-3, 3, (rows, trips)).astype(np.float32) for at, rows in ((1, 64), (2, 5))
+    )
+    rows = [[int(row(lit(j), lit(2 * j)).eval({"i": i})) for j in range(5)] for i in range(64)]
+    expected = [sum(x[rows[i][j]] @ z[j] for j in range(5)) for i in range(64)]
+    np.testing.assert_array_equal(run(graph, {"x": x, "z": z})["y"], np.array(expected, np.float32))
+
+
 def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
     assert outer_loops(trips=31) == (31, 0)
     assert outer_loops() == (16 + 9, 1)
