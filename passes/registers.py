@@ -48,6 +48,27 @@ def run(kernel: Kernel) -> None:
             kernel.ctas = max(kernel.ctas, enough) if kernel.ctas > 1 else 0
 
 
+def loads_in_time(kernel: Kernel) -> bool:
+    """Whether tensor cores multiply, and no loop loads (``ldmatrix``) what its next iteration multiplies.
+
+    The assembler finds registers for such kernels by itself, loading as late as it has to: with a number of CTAs in
+    front of it, it spills to keep to that, or takes all registers that it leaves. What one iteration loads for the next
+    it cannot load later.
+    """
+    instrs = [instr for block in kernel.blocks for instr in block.instrs]
+    products = [instr for instr in instrs if instr.op in opcodes.PRODUCTS]
+    if not products:
+        return False
+    multiplied = set().union(*[instr.operands for instr in products])
+    loaded = {result for instr in instrs if instr.op is opcodes.LDMATRIX for result in instr.results}
+    place = {block: at for at, block in enumerate(kernel.blocks)}
+    back = [
+        edge for at, block in enumerate(kernel.blocks) for edge in block.instrs[-1].targets if place[edge.block] <= at
+    ]
+    passed = [pair for edge in back for pair in zip(edge.block.params, edge.args, strict=True)]
+    return not any([parameter in multiplied and value in loaded for parameter, value in passed])
+
+
 def _live_words(kernel: Kernel) -> int:
     """The most 32-bit registers of each bank that are live at once."""
     return sum([peak * bank.words for bank, peak in peaks(kernel).items()])

@@ -261,6 +261,7 @@ def compile_op(
     from ptxc.frontend.math import Arithmetic
     from ptxc.frontend.signature import check_shared, signature_of, with_runtime
     from ptxc.passes.pipeline import BUILD, Clock
+    from ptxc.passes.registers import loads_in_time
 
     target = parse_target(options.target)
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)
@@ -272,7 +273,7 @@ def compile_op(
         check_shared(signature, target)
         kernel = lower(op, signature, target.name, arithmetic)
         kernel.target = suited_target(kernel, target).name
-        if signature.pool and not kernel.ctas and not _loads_in_time(kernel):
+        if signature.pool and not kernel.ctas and not loads_in_time(kernel):
             kernel.ctas = target.resident_ctas(signature.threads, signature.shared_bytes)
         return kernel, launch_of(signature)
 
@@ -289,29 +290,6 @@ def compile_op(
         kernel.take_apart()
         again = partial(compile_op, op, node_id, hints, constants, options, runtime=runtime, with_ir=True)
         return replace(compiled, ir=Again(again))
-
-
-def _loads_in_time(kernel: Kernel) -> bool:
-    """Whether tensor cores multiply, and no loop loads (``ldmatrix``) what its next iteration multiplies.
-
-    The assembler finds registers for such kernels by itself, loading as late as it has to: with a number of CTAs in
-    front of it, it spills to keep to that, or takes all registers that it leaves. What one iteration loads for the next
-    it cannot load later.
-    """
-    from ptxc.ir.opcodes import LDMATRIX, PRODUCTS
-
-    instrs = [instr for block in kernel.blocks for instr in block.instrs]
-    products = [instr for instr in instrs if instr.op in PRODUCTS]
-    if not products:
-        return False
-    multiplied = set().union(*[instr.operands for instr in products])
-    loaded = {result for instr in instrs if instr.op is LDMATRIX for result in instr.results}
-    place = {block: at for at, block in enumerate(kernel.blocks)}
-    back = [
-        edge for at, block in enumerate(kernel.blocks) for edge in block.instrs[-1].targets if place[edge.block] <= at
-    ]
-    passed = [pair for edge in back for pair in zip(edge.block.params, edge.args, strict=True)]
-    return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 
 def _with_buffers(node: KernelNode, graph: Graph) -> KernelOp:
