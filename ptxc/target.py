@@ -66,10 +66,6 @@ class Requirement(NamedTuple):
         return " and ".join(filter(None, (targets, f"PTX {PtxVersion(*self.ptx)}")))
 
 
-#: Shared memory that the system takes of every block's.
-_SHARED_RESERVED: Final = KIB
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """One value of `.target`. Sizes of memory are in bytes; a register has 32 bits."""
@@ -98,12 +94,17 @@ class Target:
         """The compute capability, (9, 0) for sm_90."""
         return divmod(self.sm, 10)
 
+    @property
+    def shared_reserved(self) -> int:
+        """The bytes of shared memory that the system takes of every CTA's."""
+        return KIB if self.sm >= 80 else 0
+
     def resident_ctas(self, threads: int, shared: int) -> int:
         """How many CTAs of so many threads and bytes of shared memory fit a multiprocessor beside each other.
 
         At least one, and not so many that a thread is left with fewer than 128 registers.
         """
-        by_shared = self.shared_per_sm // (shared + _SHARED_RESERVED)
+        by_shared = self.shared_per_sm // max(1, shared + self.shared_reserved)
         by_registers = self.registers_per_sm // (threads * 128)
         by_warps = self.max_warps_per_sm // -(-threads // 32)
         return max(1, min(by_shared, by_registers, by_warps, self.max_blocks_per_sm))

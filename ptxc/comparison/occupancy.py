@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxc.target import KIB, Target
+from ptxc.target import Target
 
 _PARTITIONS = 4
 
@@ -70,7 +70,7 @@ def _by_registers(target: Target, warps: int, registers: int) -> int:
 
 def _allocated(target: Target, shared: int) -> int:
     """The bytes of shared memory that a CTA takes."""
-    return _rounded(shared + (KIB if target.sm >= 80 else 0), 128 if target.sm >= 80 else 256)
+    return _rounded(shared + target.shared_reserved, 128 if target.sm >= 80 else 256)
 
 
 def _by_barriers(target: Target, barriers: int) -> int:

@@ -397,11 +397,18 @@ class Memory:
             value = b.cvt("s32.s16" if type.signed else "u32.u16", value, hint)
         return Typed(value, type)
 
-    def load_vector(self, name: str, mem: Mem, type: ElementType, count: int, hint: str) -> list[Value]:
-        """``count`` consecutive elements as the registers of one access: f32 each, or two f16 in each b32."""
+    def load_vector(
+        self, name: str, mem: Mem, type: ElementType, count: int, hint: str, *, ahead: bool = False
+    ) -> list[Value]:
+        """``count`` consecutive elements as the registers of one access: f32 each, or two f16 in each b32.
+
+        What an iteration loads ``ahead``, for the next, is loaded coherently: a non-coherent load the assembler would
+        move from behind a barrier to where the registers still hold what the one before has loaded, and copy that.
+        """
         kind, words = ("f32", count) if type is F32_T else ("b32", count // 2)
         results = self.builder.kernel.values(OF_MODIFIER[kind], hint, words)
-        mods = (*self.space(name), *((f"v{words}",) if words > 1 else ()), kind)
+        space = self.space(name)
+        mods = (*(space[:1] if ahead else space), *((f"v{words}",) if words > 1 else ()), kind)
         self.builder.multi(opcodes.LD, mods, results, (mem,))
         return list(results)
 

@@ -87,9 +87,8 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
     word_type = F32_T if type is F32_T else element_type("u32")
     if stmt.carried != "unpack":
         mem = k.memory.locate(stmt.input, stmt.index, count=len(names))
-        loaded = k.memory.load_vector(
-            stmt.input, mem, type, len(names), f"{names[0]}.v" if words < len(names) else names[0]
-        )
+        hint = f"{names[0]}.v" if words < len(names) else names[0]
+        loaded = k.memory.load_vector(stmt.input, mem, type, len(names), hint, ahead=stmt.carried == "load")
         for name, word in zip(packed, loaded, strict=True):
             (k.assign if stmt.carried else k.declare)(name, Typed(word, word_type))
         if stmt.carried:

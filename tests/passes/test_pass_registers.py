@@ -7,7 +7,7 @@ from random_programs import random_program
 
 from ptxc.ir.kernel import Block, Instr, Kernel
 from ptxc.ir.peaks import peaks
-from ptxc.ir.text import format_kernel
+from ptxc.ir.text import format_kernel, parse_kernel
 from ptxc.ir.types import BANKS
 from ptxc.ir.values import Mem, Value
 from ptxc.ir.verify import check
@@ -80,3 +80,30 @@ def live_before(kernel: Kernel) -> dict[Point, set[Value]]:
                         if value not in other.instrs[last].results or other.instrs[last].guard is not None
                     ]
     return live
+
+
+@pytest.mark.parametrize(
+    ("target", "threads", "shared", "live", "ctas"),
+    [
+        ("sm_75", 256, 32768, 140, 2),
+        ("sm_70", 256, 32768, 140, 2),
+        ("sm_75", 128, 16384, 120, 4),
+        ("sm_75", 256, 32768, 170, 0),  # too many for 128 registers
+        ("sm_75", 256, 32768, 100, 0),  # the assembler needs no telling
+        ("sm_75", 256, 40960, 140, 0),  # shared memory has room for one CTA
+        ("sm_70", 256, 40960, 140, 2),
+        ("sm_75", 512, 32768, 140, 0),  # one CTA has 128 for each thread
+        ("sm_80", 256, 32768, 140, 0),  # tiles do not go through registers
+    ],
+)
+def test_ctas_where_128_registers_may_do(target: str, threads: int, shared: int, live: int, ctas: int) -> None:
+    loads = "".join(f"    %v.{at}:b32 = ld.shared.b32 [%s+{4 * at}]\n" for at in range(1, live))
+    stores = "".join(f"    st.shared.b32 [%s+{4 * at}], %v.{at}\n" for at in range(1, live))
+    text = (
+        f"kernel k target {target} threads {threads}\n  shared s: {shared} align 16\n\n"
+        f"entry:\n    %s:b32 = mov.u32 s\n{loads}{stores}    ret\n"
+    )
+    kernel = parse_kernel(text)
+    kernel.ssa = False
+    registers.run(kernel)
+    assert kernel.ctas == ctas
