@@ -49,12 +49,12 @@ def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int
     return 1
 
 
-def _no_rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
-    return ()
+def _no_rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[tuple[int, ...], int]:
+    return (), factor
 
 
-def _rounds_of_four(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
-    return (4,) if not trips and _ROUNDS(body, cost) else ()
+def _rounds_of_four(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[tuple[int, ...], int]:
+    return ((4,), 5) if not trips and _ROUNDS(body, cost)[0] else ((), factor)
 
 
 def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
@@ -66,7 +66,7 @@ def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool, ke
 
 
 _FACTOR: Callable[..., int] = unrolling.unroll_factor
-_ROUNDS: Callable[..., tuple[int, ...]] = unrolling.rounds
+_ROUNDS: Callable[..., tuple[tuple[int, ...], int]] = unrolling.rounds
 
 #: The assembler may unroll any loop.
 _NOUNROLL = (Block, "unrolled", property(lambda block: False, lambda block, value: None))

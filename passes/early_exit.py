@@ -1,6 +1,6 @@
 """Keeps threads whose cell lies outside the tile from having an effect.
 
-Three shapes, by what the kernel does after the guard:
+Four shapes, by what the kernel does after the guard:
 
 - The grid fits: the predicate is the constant true, and the guard goes.
 - Nothing after it needs threads together that it would separate: threads outside leave at once::
@@ -17,22 +17,29 @@ Three shapes, by what the kernel does after the guard:
       bar.sync 0
 
   A guarded load gives 0 to threads outside; what they compute from it goes nowhere. What has a guard already happens
-  where both hold. Around much that stands before the first collective they go instead, as there each load would cost
-  another instruction for the 0, and them the time::
+  where both hold.
+
+- Much stands before the first collective: threads outside go around it, where each load would cost them time, and all
+  threads another instruction for the 0. What comes from there is 0 for them::
 
       tile.guard.lane %inside           bra %inside, inside, together(0)
       ...                         ->    inside: ...
       shfl.sync.bfly %x                         bra together(%x)
                                         together(%y): shfl.sync.bfly %y
+
+  The rest happens under the predicate. Whatever else is computed on the way and used behind, all threads compute in
+  front of it; where they cannot, or what comes from memory decides a branch, nobody goes around.
 """
 
 from __future__ import annotations
 
 from itertools import chain, takewhile
+from typing import NamedTuple
 
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
 from ptxc.ir.rewrite import Substitution
+from ptxc.ir.slices import backward_slice
 from ptxc.ir.types import PRED
 from ptxc.ir.uses import reads
 from ptxc.ir.values import TRUE, Const, Operand, Value
@@ -65,10 +72,8 @@ def _replace(kernel: Kernel, block: Block, index: int) -> None:
     if separates <= min((LEVELS.index(group) for group in groups if group), default=LANE):
         _leave(kernel, block, index, guard, inside)
     else:
-        way = _way(kernel, block, index)
-        if _is_much(way):
-            block, index = _go_around(kernel, block, index, [inner for inner, _ in way], inside)
-        _predicate(kernel, block, index, inside)
+        start = _go_around(kernel, block, index, inside) or (block, index)
+        _predicate(kernel, *start, inside)
 
 
 def _is_true(block: Block, inside: Value) -> bool:
@@ -113,26 +118,35 @@ def _branch(block: Block, inside: Value, rest: Block, outside: Edge) -> None:
     end.operands, end.targets = (inside,), (Edge(rest), outside)
 
 
-def _way(kernel: Kernel, block: Block, index: int) -> list[tuple[Block, list[Instr]]]:
-    """The blocks from the guard to the first collective, and what is on the way in each.
+class _Way(NamedTuple):
+    """What lies between the guard and the first collective."""
 
-    Nothing if no collective comes first on all ways, or threads come from elsewhere on the way, or return there.
+    #: The guard's block first, the collective's last, which may be the same.
+    blocks: list[Block]
+    #: The instructions in each that are on the way.
+    parts: list[list[Instr]]
+
+
+def _way(kernel: Kernel, block: Block, index: int) -> _Way | None:
+    """The way from the guard to the first collective.
+
+    None if no collective comes first on all ways, or threads come from elsewhere on the way, or return there.
     """
     code = block.instrs[index:]
     if needed(code):
-        return [(block, _before_collective(code))]
-    way = _later_blocks(block, collective=False)
-    last = [inner for inner in way[1:] if inner.collective]
+        return _Way([block], [_before_collective(code)])
+    blocks = _later_blocks(block, collective=False)
+    last = [inner for inner in blocks[1:] if inner.collective]
     if len(last) != 1:
-        return []
-    way.remove(last[0])
+        return None
+    blocks.remove(last[0])
     before = cfg.predecessors(kernel)
-    enclosed = all([set(way).issuperset(before[inner]) for inner in (*way[1:], *last)])
-    goes_on = all([inner.successors() and block not in inner.successors() for inner in way])
+    enclosed = all([set(blocks).issuperset(before[inner]) for inner in (*blocks[1:], *last)])
+    goes_on = all([inner.successors() and block not in inner.successors() for inner in blocks])
     if not (enclosed and goes_on):
-        return []
-    between = [(inner, inner.instrs) for inner in way[1:]]
-    return [(block, code), *between, (last[0], _before_collective(last[0].instrs))]
+        return None
+    between = [inner.instrs for inner in blocks[1:]]
+    return _Way([*blocks, *last], [code, *between, _before_collective(last[0].instrs)])
 
 
 def _before_collective(instrs: list[Instr]) -> list[Instr]:
@@ -140,30 +154,27 @@ def _before_collective(instrs: list[Instr]) -> list[Instr]:
     return list(takewhile(lambda instr: not needed([instr]), instrs))
 
 
-def _is_much(way: list[tuple[Block, list[Instr]]]) -> bool:
-    """Whether it pays to go around a way, and nothing on it needs threads together."""
-    instrs = [instr for _, code in way for instr in code]
-    convergent = any([instr.op.effect in (opcodes.SYNC, opcodes.JOINT) for instr in instrs])
-    return not convergent and sum([_touches_memory(instr) for instr in instrs]) >= _MUCH
+def _go_around(kernel: Kernel, block: Block, index: int, inside: Value) -> tuple[Block, int] | None:
+    """Lead threads outside to the first collective, and return where begins what is to happen under the predicate.
 
-
-def _go_around(kernel: Kernel, block: Block, index: int, way: list[Block], inside: Value) -> tuple[Block, int]:
-    """Lead threads outside to the first collective; return where begins what is to happen under the predicate.
-
-    That is where the guard was if a value passes that does not come from memory: threads outside may need it for what
-    all do together.
+    None, and nothing done, where that does not pay or cannot be.
     """
-    loc = block.instrs[index].loc
-    rest = _split(kernel, block, index, "inside", loc)
-    *_, last = way = [rest, *way[1:]]
-    together = _split(kernel, last, len(_before_collective(last.instrs)), "together", loc)
+    way = _way(kernel, block, index)
+    if way is None or not _is_much(way):
+        return None
     late = _from_memory(way)
-    block.instrs[-1:-1] = [instr for instr in rest.instrs if _is_free(instr, late)]
-    rest.instrs = [instr for instr in rest.instrs if not _is_free(instr, late)]
-    together.instrs[:0] = _take_free(last, late)
-    passed = _used_behind(kernel, way)
-    if not late.issuperset(passed):
-        return block, len(block.instrs) - 1
+    lifted, defined = _lifted(way, late)
+    passed = _passed(kernel, way, defined)
+    if not late.issuperset(passed) or _decides(kernel, passed):
+        return None
+    last, loc = way.blocks[-1], block.instrs[index].loc
+    end = len(way.parts[-1]) + (index if last is block else 0)
+    together = _split(kernel, last, end, "together", loc)
+    rest = _split(kernel, block, index, "inside", loc)
+    last = rest if last is block else last
+    for inner in {rest: None, last: None}:
+        inner.instrs = [instr for instr in inner.instrs if instr not in lifted]
+    block.instrs[-1:-1] = lifted
     last.instrs[-1].targets = (Edge(together, passed),)
     _branch(block, inside, rest, Edge(together, tuple([Const(value.type, 0) for value in passed])))
     behind = Substitution()
@@ -175,47 +186,56 @@ def _go_around(kernel: Kernel, block: Block, index: int, way: list[Block], insid
     return together, 0
 
 
-def _from_memory(way: list[Block]) -> set[Operand]:
+def _is_much(way: _Way) -> bool:
+    """Whether it pays to go around a way, and nothing on it needs threads together."""
+    instrs = list(chain(*way.parts))
+    convergent = any([instr.op.effect in (opcodes.SYNC, opcodes.JOINT) for instr in instrs])
+    return not convergent and sum([_touches_memory(instr) for instr in instrs]) >= _MUCH
+
+
+def _from_memory(way: _Way) -> set[Operand]:
     """What depends on memory that is read on the way: threads inside and outside differ in it anyway."""
     found: set[Operand] = set()
     known = -1
     while known < len(found):
         known = len(found)
-        for block in way:
-            for instr in block.instrs:
-                if _touches_memory(instr) or not found.isdisjoint(reads(instr)):
-                    found.update(instr.results)
-            for after, args in block.instrs[-1].targets:
+        for instr in chain(*way.parts):
+            if _touches_memory(instr) or not found.isdisjoint(reads(instr)):
+                found.update(instr.results)
+            for after, args in instr.targets:
                 found.update([param for param, arg in zip(after.params, args, strict=True) if arg in found])
     return found
 
 
-def _is_free(instr: Instr, late: set[Operand]) -> bool:
-    """Whether all threads can compute it as well as those inside."""
-    return instr.op.effect == opcodes.PURE and instr.guard is None and late.isdisjoint(instr.results)
+def _lifted(way: _Way, late: set[Operand]) -> tuple[dict[Instr, None], list[Value]]:
+    """What all threads can compute in front of the way, and the values that are defined on it then, in order.
+
+    The first block and the last are executed in any case, so that nothing is computed in vain.
+    """
+    params = [value for block in way.blocks[1:] for value in block.params]
+    defined = dict.fromkeys([*params, *[value for instr in chain(*way.parts) for value in instr.results]])
+    lifted: dict[Instr, None] = {}
+    for part in (way.parts[0], *way.parts[1:][-1:]):
+        for instr in part:
+            free = (instr.op.effect == opcodes.PURE or _loads_parameter(instr)) and instr.guard is None
+            if free and late.isdisjoint(instr.results) and defined.keys().isdisjoint(reads(instr)):
+                lifted[instr] = None
+                for value in instr.results:
+                    del defined[value]
+    return lifted, list(defined)
 
 
-def _take_free(block: Block, late: set[Operand]) -> list[Instr]:
-    """Take out of a block what all threads can compute as well, and nothing else in the block uses."""
-    used: set[Operand] = set()
-    taken, kept = [], []
-    for instr in reversed(block.instrs):
-        if _is_free(instr, late) and used.isdisjoint(instr.results):
-            taken.append(instr)
-        else:
-            kept.append(instr)
-            used.update(reads(instr))
-    block.instrs = kept[::-1]
-    return taken[::-1]
-
-
-def _used_behind(kernel: Kernel, way: list[Block]) -> tuple[Value, ...]:
-    """The values that the blocks of a way define and others use."""
-    members = set(way)
-    others = [instr for block in kernel.blocks if block not in members for instr in block.instrs]
-    used = set(chain.from_iterable(map(reads, others)))
-    defined = [value for block in way for value in chain(block.params, *[instr.results for instr in block.instrs])]
+def _passed(kernel: Kernel, way: _Way, defined: list[Value]) -> tuple[Value, ...]:
+    """Those of ``defined`` that are used behind the way."""
+    members = set(chain(*way.parts))
+    used = set(chain.from_iterable([reads(instr) for instr in kernel.instrs() if instr not in members]))
     return tuple([value for value in defined if value in used])
+
+
+def _decides(kernel: Kernel, values: tuple[Value, ...]) -> bool:
+    """Whether branches depend on one of ``values``: 0 in its place might be a loop's step, or its count."""
+    deciding, _ = backward_slice(cfg.reverse_postorder(kernel), (opcodes.BRA,))
+    return not deciding.isdisjoint(values)
 
 
 def _predicate(kernel: Kernel, block: Block, index: int, inside: Value) -> None:
@@ -245,5 +265,9 @@ def _both(kernel: Kernel, instr: Instr, inside: Value, kept: list[Instr]) -> Val
 
 def _touches_memory(instr: Instr) -> bool:
     """Whether an instruction touches memory that a cell's coordinates address."""
-    private = instr.op is opcodes.CP_ASYNC_COMMIT or (instr.op is opcodes.LD and instr.mods[0] == "param")
+    private = instr.op is opcodes.CP_ASYNC_COMMIT or _loads_parameter(instr)
     return instr.op.effect in (opcodes.READ, opcodes.WRITE) and not private
+
+
+def _loads_parameter(instr: Instr) -> bool:
+    return instr.op is opcodes.LD and instr.mods[0] == "param"

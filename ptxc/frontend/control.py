@@ -196,8 +196,8 @@ def _iterate(
             last = e.registers.add(start, step, least)
             _once(k, e.compare("<", last, end), {var: last}, body, path)
     else:
-        rounds = unrolling.rounds(body, cost, trips, factor)
-        if k.copies * (sum(rounds) + 1) * cost > _MOST_STATEMENTS:
+        rounds, written = unrolling.rounds(body, cost, trips, factor)
+        if k.copies * written * cost > _MOST_STATEMENTS:
             rounds = ()
         whole = _whole_rounds(k, start, end, step, trips, rounds)
         for size, stop in whole or [(factor, end)]:
@@ -221,7 +221,8 @@ def _whole_rounds(
     What is left of a known number is not among them.
     """
     if trips:
-        return [(size, k.expressions.registers.add(start, step, trips - trips % size)) for size in sizes]
+        rests = [(size, trips % size) for size in sizes]
+        return [(size, k.expressions.registers.add(start, step, trips - rest) if rest else end) for size, rest in rests]
     stops = [(size, stop) for size in sizes if (stop := _end_of_rounds(k, start, end, step, size)) is not None]
     return [*stops, (1, end)] if stops else []
 

@@ -132,7 +132,9 @@ class Expressions(Integers):
         if type(condition) is BinaryExpr and condition.op == "&&":
             return self.where(condition.right, self.where(condition.left, a))
         if type(condition) is BinaryExpr and condition.op == "<":
-            return self.knowing(a, self.integer(condition.left), self.integer(condition.right))
+            less, than = self.lower(condition.left), self.lower(condition.right)
+            if isinstance(less, Linear) and isinstance(than, Linear):
+                return self.knowing(a, less, than)
         return a
 
     def integer_of(self, name: str) -> Linear:

@@ -235,8 +235,8 @@ class Integers:
         found = self._operation("%", opcodes.REM, (), a, by, 0, divisor - 1)
         (value,) = found.terms
         bits = value.type.bits
-        quotient = ("/", "u", bits, self.register(a, bits), self.register(by, bits))
-        self._remainders[value] = (a, divisor, quotient)
+        key = _operation_key("/", opcodes.DIV, bits, a, by, self.register(a, bits), self.register(by, bits))
+        self._remainders[value] = (a, divisor, key)
         return found
 
     def put_together(self, a: Linear) -> Linear:
@@ -250,7 +250,7 @@ class Integers:
             if quotient is not None and terms.get(quotient) == divisor * terms[value]:
                 others = {term: c for term, c in terms.items() if term not in (value, quotient)}
                 rest = self.registers.make(others, a.constant, a.wide)
-                return self.put_together(self.registers.add(rest, divided, terms[value]))
+                return self.put_together(self.registers.add(rest, divided, terms[value]).as_wide(a.wide))
         return a
 
     def smaller(self, a: Linear, b: Linear) -> Linear:
@@ -328,13 +328,11 @@ class Integers:
             lo, hi = max(lo, INT_MIN), min(hi, INT_MAX)
         bits = 64 if max(self.bits(a), self.bits(b)) == 64 or (wide and not INT_MIN <= lo <= hi <= INT_MAX) else 32
         left, right = self.register(a, bits), self.register(b, bits)
-        unsigned = op in (opcodes.DIV, opcodes.REM) and a.lo >= 0 and b.lo >= 0
-        kind = "b" if op in (opcodes.AND, opcodes.OR, opcodes.XOR) else "u" if unsigned else "s"
-        key = (name, kind, bits, left, right)
+        key = _operation_key(name, op, bits, a, b, left, right)
         value = self.memo.get(key)
         if value is None:
             type = B64 if bits == 64 else B32
-            value = self.memo.remember(key, self.builder.emit(op, (*mods, f"{kind}{bits}"), type, (left, right)))
+            value = self.memo.remember(key, self.builder.emit(op, (*mods, f"{key[1]}{bits}"), type, (left, right)))
             self._derive(value, lo, hi, a, b)
         return self.registers.linear(value, wide)
 
@@ -389,6 +387,15 @@ class Integers:
         bound = -(-b.constant // factor) if op in ("<", ">=") else b.constant // factor
         terms = {value: coefficient // factor for value, coefficient in a.terms.items()}
         return self.registers.make(terms, 0, a.wide), constant(bound, b.wide)
+
+
+def _operation_key(
+    name: str, op: Opcode, bits: int, a: Linear, b: Linear, left: Operand, right: Operand
+) -> tuple[str, str, int, Operand, Operand]:
+    """What ``a op b`` is remembered under, ``left`` and ``right`` in registers; the kind is ``u``, ``s`` or ``b``."""
+    unsigned = op in (opcodes.DIV, opcodes.REM) and a.lo >= 0 and b.lo >= 0
+    kind = "b" if op in (opcodes.AND, opcodes.OR, opcodes.XOR) else "u" if unsigned else "s"
+    return name, kind, bits, left, right
 
 
 def check_constant(op: str, right: int) -> None:

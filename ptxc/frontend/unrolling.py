@@ -70,22 +70,25 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool, kept: i
     )
 
 
-def rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[int, ...]:
-    """How many iterations become one of a loop that runs a number of times which the launch decides, or the thread.
+def rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[tuple[int, ...], int]:
+    """How many iterations become one in the rounds that a loop comes in, none where it does not; and how often the body
+    is written out in all.
 
-    What is left, fewer than that, are rounds of the next number if there is one, and then single iterations. A loop of
-    a known number of ``trips`` has rounds of one number, where clearly more become one so than with ``factor``: of one
-    that leaves nothing, if one up to a half larger does, and else what is left is written out.
+    A loop that runs a number of times which the launch decides, or the thread (``trips`` 0), has rounds of one number,
+    of a smaller one for what is left if they are small, and single iterations. One of a known number has rounds where
+    clearly more become one so than with ``factor``: of a number that leaves nothing, if one up to a half larger does,
+    and else what is left is written out.
     """
     if cost > LARGE_BODY or not all([type(stmt) in _SIMPLE for stmt in body]):
-        return ()
+        return (), factor
     sizes = (16, 4) if 16 * cost <= _FEW_STATEMENTS else (8,) if 8 * cost <= _FEW_STATEMENTS else (4,)
     if not trips:
-        return sizes
+        return sizes, sum(sizes) + 1
     size = sizes[0]
     if 4 * factor > 3 * size or trips < 2 * size:
-        return ()
-    return (next((at for at in range(size, size * 3 // 2 + 1) if trips % at == 0), size),)
+        return (), factor
+    size = next((at for at in range(size, size * 3 // 2 + 1) if trips % at == 0), size)
+    return (size,), size + trips % size
 
 
 def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
@@ -136,11 +139,10 @@ def _kept_loads(k: Lowering, inner: Any, body: Any, var: str) -> int:
 def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool, kept: int) -> int:
     """How many times a loop's body is written out."""
     if not stmt.axis.extent.is_static or (type(stmt) is StridedLoop and stmt.end is not None):
-        return sum(rounds(stmt.body, cost)) + 1
+        return rounds(stmt.body, cost)[1]
     trips = _literal_trips(stmt)
     factor = unroll_factor(trips, cost, stmt.unroll, multiplies, kept)
-    sizes = rounds(stmt.body, cost, trips, factor) if trips else ()
-    return sizes[0] + trips % sizes[0] if sizes else factor
+    return rounds(stmt.body, cost, trips, factor)[1] if 1 < trips != factor else factor
 
 
 def _literal_trips(stmt: Loop | StridedLoop) -> int:

@@ -240,6 +240,18 @@ def test_loads_that_the_loop_around_does_not_change(row: Any, trips: int, loads:
     np.testing.assert_array_equal(run(graph, {"x": x, "z": z})["y"], np.array(expected, np.float32))
 
 
+@pytest.mark.parametrize("step", [8, 64])
+def test_rounds_that_leave_nothing_end_where_the_loop_does(step: int) -> None:
+    """So what divides an index of the loop is known to be beyond it."""
+    index = op("+", op("/", var("k"), 1000 * step), op("%", AT, 4))
+    loop = StridedLoop(axis("k", 1000 * step), op("%", AT, step), lit(step), (Load("v", "x", (index,)), SUM))
+    graph = kernel_graph(tile({"i": 64}, [loop, Write("y", (AT,), "s")], 64), {"x": (64,)}, {"y": (64,)})
+    ptx = compiled(graph).ptx
+    assert not any(word in ptx for word in ("div", "mul.hi", "shr"))
+    x = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], [1000 * x[i % 4] for i in range(64)])
+
+
 def test_the_assembler_does_not_unroll_what_ptxc_has_unrolled() -> None:
     assert outer_loops(trips=31) == (31, 0)
     assert outer_loops() == (16 + 9, 1)

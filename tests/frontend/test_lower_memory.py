@@ -528,7 +528,9 @@ def test_rows_that_are_not_copied_have_addresses_like_others() -> None:
     further = graph_of(lambda row: op("&&", op("<=", lit(0), row), op("<", row, var("n"))))
     assert "min.s32" not in compiled(further).ptx
     # A row that is copied though it is not below n is read where Emmy says.
-    for valid in (lambda row: op("<", row, 99), lambda row: op("<", row, op("+", var("n"), 1))):
+    beyond = (lambda row: op("<", row, 99), lambda row: op("<", row, op("+", var("n"), 1)),
+              lambda row: op("<", row, op("+", var("n"), 0.5)))  # fmt: skip
+    for valid in beyond:
         assert "min.s32" in compiled(graph_of(valid)).ptx
     for size in (1, 7, 8, 17, 32):
         x = np.random.default_rng(size).normal(size=(size, 32)).astype(np.float32)

@@ -40,6 +40,35 @@ def test_a_loaded_step_lets_threads_outside_leave_the_loop() -> None:
     assert found[:, 0].tolist() == [8, 64, 32, 16, 4]
 
 
+@pytest.mark.parametrize("kind", ["step", "start"])
+def test_threads_outside_leave_loops_behind_a_barrier_too(kind: str) -> None:
+    """What is loaded before the barrier decides how often a loop behind it runs, where threads outside have none."""
+    at = var("i")
+
+    def body(name: str, total: str) -> tuple[Load, Accum]:
+        return Load(name, "x", (op("%", var("k"), 64),)), Accum(total, name, "add")
+
+    def strided(name: str, total: str) -> StridedLoop:
+        return StridedLoop(axis("k", 16), lit(0), var("n"), body(name, total))
+
+    sums = [Assign("s1", "add", ("a0", "a1")), Assign("s2", "add", ("s1", "a2"))]
+    loads = [Load("n", "z", (at,)), *(Load(f"a{each}", "x", (op("+", at, each),)) for each in range(3)), *sums]
+    shared = [Smem("m", (64,)), Write("m", (op("%", at, 64),), "s2")]
+    if kind == "step":
+        stmts = [loads[0], strided("u", "p"), *loads[1:], *shared, Sync(), strided("v", "s")]
+    else:
+        first = Let("from", op("-", 10**7, op("&", var("n"), 7)), dtype=dtype("i32"))
+        loop = StridedLoop(axis("k", 10**7), var("from"), lit(1), body("v", "s"))
+        stmts = [loads[0], first, *loads[1:], *shared, Sync(), loop]
+    graph = kernel_graph(
+        tile({"i": Dim("rows")}, [*stmts, Assign("r", "add", ("s", "s2")), Write("y", (at,), "r")], 64),
+        {"x": ((200,), "f32"), "z": ((Dim("rows"),), "i32")}, {"y": ((Dim("rows"),), "f32")},
+    )  # fmt: skip
+    z = np.arange(1, 41, dtype=np.int32)
+    found = run(graph, {"x": np.ones(200, np.float32), "z": z})["y"]
+    np.testing.assert_array_equal(found, 3 + (-(-16 // z) if kind == "step" else z & 7))
+
+
 def test_a_loaded_bound_around_a_barrier_names_the_load() -> None:
     body = (Sync(), Load("v", "x", (var("q"),)), Accum("acc", "v", "add"))
     graph = kernel_graph(

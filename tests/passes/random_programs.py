@@ -289,6 +289,10 @@ class _Maker:
         bound: Operand = integer(B32, random.randint(1, 3))
         if random.random() < 0.6:
             bound = builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 3), "bound")
+        step: Operand = integer(B32, 1)
+        if random.random() < 0.2:
+            some = builder.binary(opcodes.AND, "b32", self.operand(B32), integer(B32, 3))
+            step = builder.binary(opcodes.MAX, "s32", some, integer(B32, 1), "step")
         carried, passed = self.types(), self.types()
         head, after = builder.new_block("loop"), builder.new_block("done")
         before = self.visible.copy()
@@ -310,7 +314,7 @@ class _Maker:
             rest = builder.new_block("rest")
             builder.branch_if(self.operand(PRED), *self.either(after, rest, self.operands(passed), ()))
             builder.start(rest)
-        following = builder.binary(opcodes.ADD, "s32", index, integer(B32, 1), "i")
+        following = builder.binary(opcodes.ADD, "s32", index, step, "i")
         again = (following, *(self.rotated(turning) if random.random() < 0.4 else self.operands(carried)))
         if tested_first:
             builder.branch(head, again)

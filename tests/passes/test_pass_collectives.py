@@ -156,4 +156,4 @@ def test_the_kernels_are_of_every_kind() -> None:
         shape = "leave" if "outside" in names else "go around" if "together" in names else "stay"
         shapes[f"{level} {shape}"] += 1
     assert shapes.keys() >= {f"{level} leave" for level in collectives.LEVELS if level != "warpgroup"}, shapes
-    assert shapes.keys() >= {"warp go around", "lane go around", "lane stay"}, shapes
+    assert shapes.keys() >= {"cta stay", "lane go around", "lane stay"}, shapes
