@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from emmy.compiler.ir.expr import Expr
 from emmy.compiler.ir.kernel.ir import MmaSyncPtx, WgmmaMma
 from emmy.compiler.ir.stmt import Accum, Assign, Init, Let, Load, Loop, Select, StridedLoop, Write
 
@@ -131,7 +132,8 @@ def _kept_loads(k: Lowering, inner: Any, body: Any, var: str) -> int:
     kept = 0
     for load in loads:
         buffer = k.signature.buffers.get(load.input)
-        if buffer is not None and not buffer.written:
+        # What is no expression is refused where the load is lowered.
+        if buffer is not None and not buffer.written and all([isinstance(entry, Expr) for entry in load.index]):
             kept += changing.isdisjoint([name for entry in load.index for name in entry.free_vars()])
     return kept
 

@@ -173,3 +173,12 @@ def test_a_number_where_an_expression_must_stand_is_refused() -> None:
     graph = kernel_graph(tile({"i": 32}, [store], threads=32), {"x": (Dim("n"),)}, {"y": (32,)})
     error = refused(lambda: graph)
     assert "RegStore holds a value of type int where an expression must stand" in error.what
+
+
+@pytest.mark.parametrize("entry", [0, None, "q", 1.5])
+def test_what_is_no_expression_is_refused_where_it_is_loaded(entry: object) -> None:
+    loads = (Load("v", "x", (entry, var("k"))), Accum("d", "v", "add"))
+    loop = Loop(axis("j", 50), (Loop(axis("k", 64), loads), Accum("s", "d", "add")))
+    store = Write("y", (var("i"),), "s")
+    error = refused(lambda: kernel_graph(tile({"i": 64}, [loop, store], 64), {"x": (64, 64)}, {"y": (64,)}))
+    assert "Load" in (error.statement or "")
