@@ -45,7 +45,7 @@ class Without(NamedTuple):
             yield
 
 
-def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
+def _keep_loops(trips: int, cost: int, hinted: bool, multiplies: bool, keeps: bool = False) -> int:
     return 1
 
 
@@ -57,12 +57,12 @@ def _rounds_of_four(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tu
     return ((4,), 5) if not trips and _ROUNDS(body, cost)[0] else ((), factor)
 
 
-def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
+def _follow_hints(trips: int, cost: int, hinted: bool, multiplies: bool, keeps: bool = False) -> int:
     return trips if trips and (hinted or trips * cost <= 32) else 1
 
 
-def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
-    return 1 if cost > unrolling.LARGE_BODY and not hinted else _FACTOR(trips, cost, hinted, multiplies, kept)
+def _keep_large_bodies(trips: int, cost: int, hinted: bool, multiplies: bool, keeps: bool = False) -> int:
+    return 1 if cost > unrolling.LARGE_BODY and not hinted else _FACTOR(trips, cost, hinted, multiplies, keeps)
 
 
 _FACTOR: Callable[..., int] = unrolling.unroll_factor

@@ -160,11 +160,14 @@ def _go_around(kernel: Kernel, block: Block, index: int, inside: Value) -> tuple
     None, and nothing done, where that does not pay or cannot be.
     """
     way = _way(kernel, block, index)
-    if way is None or not _is_much(way):
+    if way is None or not _pays(way):
         return None
-    late = _from_memory(way)
-    lifted, defined = _lifted(way, late)
-    passed = _passed(kernel, way, defined)
+    late, used = _from_memory(way), _used_behind(kernel, way)
+    lifted = _lifted(way, late, used)
+    staying = [instr for instr in chain(*way.parts) if instr not in lifted]
+    defined = [value for inner in way.blocks[1:] for value in inner.params]
+    defined += [value for instr in staying for value in instr.results]
+    passed = tuple([value for value in defined if value in used])
     if not late.issuperset(passed) or _decides(kernel, passed):
         return None
     last, loc = way.blocks[-1], block.instrs[index].loc
@@ -186,8 +189,8 @@ def _go_around(kernel: Kernel, block: Block, index: int, inside: Value) -> tuple
     return together, 0
 
 
-def _is_much(way: _Way) -> bool:
-    """Whether it pays to go around a way, and nothing on it needs threads together."""
+def _pays(way: _Way) -> bool:
+    """Whether much is on a way, and nothing that needs threads together."""
     instrs = list(chain(*way.parts))
     convergent = any([instr.op.effect in (opcodes.SYNC, opcodes.JOINT) for instr in instrs])
     return not convergent and sum([_touches_memory(instr) for instr in instrs]) >= _MUCH
@@ -207,29 +210,32 @@ def _from_memory(way: _Way) -> set[Operand]:
     return found
 
 
-def _lifted(way: _Way, late: set[Operand]) -> tuple[dict[Instr, None], list[Value]]:
-    """What all threads can compute in front of the way, and the values that are defined on it then, in order.
+def _used_behind(kernel: Kernel, way: _Way) -> set[Operand]:
+    """What is used elsewhere than on the way."""
+    members = set(chain(*way.parts))
+    return set(chain.from_iterable([reads(instr) for instr in kernel.instrs() if instr not in members]))
+
+
+def _lifted(way: _Way, late: set[Operand], used: set[Operand]) -> dict[Instr, None]:
+    """What can be computed in front of the way by all threads, and has to be as it is ``used`` behind.
 
     The first block and the last are executed in any case, so that nothing is computed in vain.
     """
     params = [value for block in way.blocks[1:] for value in block.params]
-    defined = dict.fromkeys([*params, *[value for instr in chain(*way.parts) for value in instr.results]])
-    lifted: dict[Instr, None] = {}
-    for part in (way.parts[0], *way.parts[1:][-1:]):
-        for instr in part:
-            free = (instr.op.effect == opcodes.PURE or _loads_parameter(instr)) and instr.guard is None
-            if free and late.isdisjoint(instr.results) and defined.keys().isdisjoint(reads(instr)):
-                lifted[instr] = None
-                for value in instr.results:
-                    del defined[value]
-    return lifted, list(defined)
-
-
-def _passed(kernel: Kernel, way: _Way, defined: list[Value]) -> tuple[Value, ...]:
-    """Those of ``defined`` that are used behind the way."""
-    members = set(chain(*way.parts))
-    used = set(chain.from_iterable([reads(instr) for instr in kernel.instrs() if instr not in members]))
-    return tuple([value for value in defined if value in used])
+    inner = {*params, *[value for instr in chain(*way.parts) for value in instr.results]}
+    free: list[Instr] = []
+    for instr in chain(way.parts[0], *way.parts[1:][-1:]):
+        pure = (instr.op.effect == opcodes.PURE or _loads_parameter(instr)) and instr.guard is None
+        if pure and late.isdisjoint(instr.results) and inner.isdisjoint(reads(instr)):
+            free.append(instr)
+            inner.difference_update(instr.results)
+    needed = set(used)
+    lifted: list[Instr] = []
+    for instr in reversed(free):
+        if not needed.isdisjoint(instr.results):
+            lifted.append(instr)
+            needed.update(reads(instr))
+    return dict.fromkeys(reversed(lifted))
 
 
 def _decides(kernel: Kernel, values: tuple[Value, ...]) -> bool:

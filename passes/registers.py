@@ -9,8 +9,8 @@ Where threads fill a multiprocessor of 64 warps, each has 32 registers. The asse
 rather than leave room for fewer threads; then the kernel asks for fewer CTAs (``ctas``). Asked for no more CTAs than
 shared memory has room for, the assembler does not spill, but takes more registers than it needs. So a kernel in which
 few are live asks for more CTAs, as many as fit with some registers to spare, or not at all where one CTA fits. Where
-tiles go through registers on their way to shared memory, as on a V100, 128 of them may just be enough for what is live:
-so many the assembler is told to take, if another CTA fits then.
+tensor cores multiply what went through registers on its way to shared memory, as on a V100, the assembler takes up to
+half more than it needs and room for a CTA goes: such a kernel asks for as many as fit with what is live.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _MORE = 24
 _MANY = 57
 
 
-#: How many live words the assembler squeezes into 128 registers without spilling, if it is told to (measured over the
-#: products of Emmy's corpus for a V100).
+#: How many live words the assembler squeezes into 128 registers where tensor cores multiply, and what share of more it
+#: finds room for (measured over the products of Emmy's corpus for a V100: none spills).
 _SQUEEZED = range(113, 160)
+_SHARE = 0.93
 
 
 def run(kernel: Kernel) -> None:
@@ -48,8 +49,8 @@ def run(kernel: Kernel) -> None:
         target = parse_target(kernel.target)
         if target.full_registers(kernel.threads) == 32 and _live_words(kernel) in _TIGHT:
             kernel.ctas = target.ctas_with_registers(kernel.threads, 40)
-    elif not kernel.ctas and _fits_with_128(kernel) and _live_words(kernel) in _SQUEEZED:
-        kernel.ctas = parse_target(kernel.target).ctas_with_registers(kernel.threads, 128)
+    elif not kernel.ctas and _multiplies_staged(kernel):
+        kernel.ctas = _fitting(kernel)
     elif kernel.ctas and not _moves_registers(kernel):
         words = _live_words(kernel)
         if words < _MANY:
@@ -78,12 +79,19 @@ def loads_in_time(kernel: Kernel) -> bool:
     return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 
-def _fits_with_128(kernel: Kernel) -> bool:
-    """Whether tiles go through registers, and shared memory has room for as many CTAs as fill a multiprocessor's with
-    128 for a thread."""
+def _multiplies_staged(kernel: Kernel) -> bool:
+    """Whether tensor cores multiply what went through registers to shared memory: before sm_80 nothing else can."""
+    early = bool(kernel.shared) and parse_target(kernel.target).sm < 80
+    return early and any([instr.op is opcodes.MMA for block in kernel.blocks for instr in block.instrs])
+
+
+def _fitting(kernel: Kernel) -> int:
+    """How many CTAs fit with the registers that the assembler can do with; 0 for one, or if memory has no room."""
+    words = _live_words(kernel)
+    registers = 128 if words in _SQUEEZED else words + 4 if words < _SQUEEZED.start else int(words * _SHARE)
     target, shared = parse_target(kernel.target), sum([array.size for array in kernel.shared])
-    fit = target.resident_ctas(kernel.threads, shared)
-    return target.sm < 80 and fit > 1 and fit * kernel.threads * 128 == target.registers_per_sm
+    ctas = target.ctas_with_registers(kernel.threads, -(-registers // 8) * 8)
+    return ctas if 1 < ctas <= target.ctas_with_shared(shared) else 0
 
 
 def _live_words(kernel: Kernel) -> int:

@@ -104,10 +104,14 @@ class Target:
 
         At least one, and not so many that a thread is left with fewer than 128 registers.
         """
-        by_shared = self.shared_per_sm // max(1, shared + self.shared_reserved)
+        by_shared = self.ctas_with_shared(shared)
         by_registers = self.registers_per_sm // (threads * 128)
         by_warps = self.max_warps_per_sm // -(-threads // 32)
         return max(1, min(by_shared, by_registers, by_warps, self.max_blocks_per_sm))
+
+    def ctas_with_shared(self, shared: int) -> int:
+        """How many CTAs of so many bytes of shared memory fit a multiprocessor."""
+        return self.shared_per_sm // max(1, shared + self.shared_reserved)
 
     def full_registers(self, threads: int) -> int:
         """The registers that each thread has where CTAs of so many threads fill a multiprocessor."""

@@ -177,8 +177,9 @@ def _iterate(
     if e.compare(">=", e.registers.add(start, step), end) == TRUE:
         _once(k, first, {var: start}, body, path)
         return
-    (least, trips), (cost, multiplies) = _trips(k, start, end, step), unrolling.cost(k, body, var)
-    factor = unrolling.unroll_factor(trips, cost, hinted, multiplies, k.kept.get(id(body), 0))
+    least, trips = _trips(k, start, end, step)
+    cost, multiplies = unrolling.cost(k, body, var if unrolling.runs_often(trips) else "")
+    factor = unrolling.unroll_factor(trips, cost, hinted, multiplies, id(body) in k.kept)
     if least < trips and (least + 1 < trips or factor < trips):
         # Unless it is written out but for its last iteration, how often it runs is for a test to say.
         trips, factor = 0, 1
@@ -186,7 +187,8 @@ def _iterate(
         # Registers have no address: which of a family of fragments is meant must be known.
         factor = trips
     elif k.copies * factor * cost > _MOST_STATEMENTS:
-        factor = 1
+        # Then how often it runs must be the same for all threads.
+        trips, factor = trips if least == trips else 0, 1
     k.copies *= factor
     whole: list[tuple[int, Linear]] = []
     if factor == trips:

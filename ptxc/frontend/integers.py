@@ -85,6 +85,10 @@ class Integers:
             return 0
         return self.registers.depth_if_known(predicate, self.depth)
 
+    def changes(self, a: Linear) -> bool:
+        """Whether the innermost loop around this place changes ``a``."""
+        return bool(self.depth) and any([self.registers.depth(value) == self.depth for value in a.terms])
+
     # ------------------------------------------------------------------------------------------------ registers
 
     def bits(self, a: Linear) -> int:

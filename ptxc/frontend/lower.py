@@ -81,9 +81,9 @@ class Lowering:
         self.places: dict[str, list[Loc]] = {}
         #: Statements in a body, and outer names that it assigns, by the body's identity.
         self.costs: dict[int, tuple[int, bool]] = {}
-        #: How many loads of a loop's body, by its identity, the loop around it does not change.
-        self.kept: dict[int, int] = {}
         self.assigned: dict[int, tuple[str, ...]] = {}
+        #: The bodies of loops, by identity, whose loads are to be kept for the loop around.
+        self.kept: set[int] = set()
         #: What is known of the fragments declared so far.
         self.fragments: dict[str, Fragment] = {}
         #: How many members each family of fragments has.

@@ -88,7 +88,8 @@ def _load_vector(k: Lowering, stmt: Load) -> None:
     if stmt.carried != "unpack":
         mem = k.memory.locate(stmt.input, stmt.index, count=len(names))
         hint = f"{names[0]}.v" if words < len(names) else names[0]
-        loaded = k.memory.load_vector(stmt.input, mem, type, len(names), hint, ahead=stmt.carried == "load")
+        ahead = stmt.carried == "load" and k.expressions.changes(k.memory.flat_index(stmt.input, stmt.index))
+        loaded = k.memory.load_vector(stmt.input, mem, type, len(names), hint, ahead=ahead)
         for name, word in zip(packed, loaded, strict=True):
             (k.assign if stmt.carried else k.declare)(name, Typed(word, word_type))
         if stmt.carried:

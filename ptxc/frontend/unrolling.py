@@ -11,6 +11,8 @@ from emmy.compiler.ir.expr import Expr
 from emmy.compiler.ir.kernel.ir import MmaSyncPtx, WgmmaMma
 from emmy.compiler.ir.stmt import Accum, Assign, Init, Let, Load, Loop, Select, StridedLoop, Write
 
+from ptxc.target import parse_target
+
 if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
@@ -31,23 +33,23 @@ _CONVERTED_PRODUCT = 4
 _MANY = 32
 _FEW_STATEMENTS = 32
 
-
-#: Up to how many statements a loop is written out whole whose loads the loop around it does not change, and up to how
-#: many of those.
+#: Up to how many statements a loop is written out whole whose loads the loop around it does not change; how many words
+#: of those may be kept, and how many registers are left for the rest; and how often the loop around must run at least.
 _KEPT_BODIES = 256
-_KEPT_LOADS = 64
+_KEPT_WORDS = 64
+_OTHER_REGISTERS = 40
+_OFTEN = 8
 
 #: The statements of which a loop may consist that comes in rounds: they compute, load and store, and none waits for
 #: other threads.
 _SIMPLE = frozenset((Accum, Assign, Init, Let, Load, Select, Write))
 
 
-def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool, kept: int = 0) -> int:
+def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool, keeps: bool = False) -> int:
     """How many iterations become one: ``trips`` for all of them, 1 for none.
 
-    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them, ``kept`` is
-    how many of them are loads that the loop around this one does not change: if all iterations are written out, the
-    assembler loads those before that loop, and keeps them in registers. nvcc unrolls
+    ``cost`` is the statements in the body, ``multiplies`` whether products on tensor cores are among them, ``keeps``
+    whether the assembler is to keep loads in registers for the loop around this one (:func:`cost`). nvcc unrolls
     whatever Emmy hints at completely, which costs the assembler ten times the work for the same inner loop: four
     iterations are enough to hide the loop's own instructions, more of a small body, whose loads are to be under way
     together. Then the assembler, which would take registers for more, is told not to (:attr:`Block.unrolled`). A large
@@ -59,7 +61,7 @@ def unroll_factor(trips: int, cost: int, hinted: bool, multiplies: bool, kept: i
         return 1
     together = _SMALL_PRODUCTS if multiplies else _SMALL_BODIES
     whole = _SMALL_BODIES if hinted else together if trips < _MANY else _FEW_STATEMENTS
-    if trips * cost <= whole or (0 < trips * kept <= _KEPT_LOADS and trips * cost <= _KEPT_BODIES):
+    if trips * cost <= (_KEPT_BODIES if keeps else whole):
         return trips
     most = 4
     if cost > (_LARGE_BODIES if hinted else LARGE_BODY):
@@ -95,24 +97,30 @@ def rounds(body: Any, cost: int, trips: int = 0, factor: int = 1) -> tuple[tuple
 def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
     """The statements that a body becomes, and whether there are products on tensor cores among them.
 
-    Nested ones are counted too, those of loops as often as they are written. ``var`` is the variable of the loop whose
-    body it is.
+    Nested ones are counted too, those of loops as often as they are written. If the body is that of a loop that runs
+    often, ``var`` is its variable. Then loops in it whose loads it does not change are noted in ``k.kept``, as far as
+    registers allow: written out whole, they are loaded once, in front of the loop around them.
     """
     key = id(body)
     found = k.costs.get(key)
     if found is None:
         total, multiplies = 0, False
+        registers = parse_target(k.kernel.target).registers_per_sm // k.signature.threads
+        room = min(_KEPT_WORDS, registers - _OTHER_REGISTERS)
         for stmt in body:
             total += 1
             kind = type(stmt)
             bodies = stmt.nested()
             if bodies:
                 is_loop = kind in (Loop, StridedLoop)
-                parts = [cost(k, nested, stmt.axis.name if is_loop else "") for nested in bodies]
+                parts = [cost(k, nested, _repeated(stmt) if is_loop else "") for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
                 if is_loop:
-                    kept = k.kept[id(stmt.body)] = _kept_loads(k, stmt.body, body, var) if var else 0
-                    inner *= _written(stmt, inner, products, kept)
+                    words = _literal_trips(stmt) * _kept_words(k, stmt.body, body, var) if var else 0
+                    if 0 < words <= room:
+                        k.kept.add(id(stmt.body))
+                        room -= words
+                    inner *= _written(stmt, inner, products, id(stmt.body) in k.kept)
                 total += inner
                 multiplies |= products
             elif kind in (MmaSyncPtx, WgmmaMma):
@@ -123,27 +131,40 @@ def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
     return found
 
 
-def _kept_loads(k: Lowering, inner: Any, body: Any, var: str) -> int:
-    """How many loads of an inner loop's body are the same in all iterations of the loop around, of ``body``."""
+def runs_often(trips: int) -> bool:
+    """Whether a loop of so many iterations, 0 if nobody knows, is worth what is done once for all of them."""
+    return not trips or trips >= _OFTEN
+
+
+def _repeated(stmt: Loop | StridedLoop) -> str:
+    """The variable of a loop that runs often, "" for another."""
+    return stmt.axis.name if runs_often(_literal_trips(stmt)) else ""
+
+
+def _kept_words(k: Lowering, inner: Any, body: Any, var: str) -> int:
+    """How many words that an inner loop loads are the same in all iterations of the loop around, of ``body``."""
     loads = [stmt for stmt in inner if type(stmt) is Load]
     if not loads or not all([type(stmt) in _SIMPLE for stmt in inner]):
         return 0
-    changing = {var}.union(*[stmt.defines() for stmt in body])
+    changing = {var}.union(*[stmt.defines() for stmt in (*body, *inner)])
     kept = 0
     for load in loads:
         buffer = k.signature.buffers.get(load.input)
         # What is no expression is refused where the load is lowered.
-        if buffer is not None and not buffer.written and all([isinstance(entry, Expr) for entry in load.index]):
-            kept += changing.isdisjoint([name for entry in load.index for name in entry.free_vars()])
+        known = all([isinstance(entry, Expr) for entry in load.index])
+        if buffer is None or buffer.written or not known:
+            continue
+        if changing.isdisjoint([name for entry in load.index for name in entry.free_vars()]):
+            kept += len(load.names)
     return kept
 
 
-def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool, kept: int) -> int:
+def _written(stmt: Loop | StridedLoop, cost: int, multiplies: bool, keeps: bool) -> int:
     """How many times a loop's body is written out."""
     if not stmt.axis.extent.is_static or (type(stmt) is StridedLoop and stmt.end is not None):
         return rounds(stmt.body, cost)[1]
     trips = _literal_trips(stmt)
-    factor = unroll_factor(trips, cost, stmt.unroll, multiplies, kept)
+    factor = unroll_factor(trips, cost, stmt.unroll, multiplies, keeps)
     return rounds(stmt.body, cost, trips, factor)[1] if 1 < trips != factor else factor
 
 

@@ -240,6 +240,47 @@ def test_loads_that_the_loop_around_does_not_change(row: Any, trips: int, loads:
     np.testing.assert_array_equal(run(graph, {"x": x, "z": z})["y"], np.array(expected, np.float32))
 
 
+@pytest.mark.parametrize(
+    ("threads", "loops", "often", "words", "written"),
+    [
+        (64, 1, 53, 1, [64]),
+        (64, 2, 53, 1, [64, 16]),  # registers for one of them
+        (1024, 1, 53, 1, [16]),  # too many threads
+        (64, 1, 8, 1, [64]),
+        (64, 1, 7, 1, [16]),  # too seldom
+        (64, 1, 53, 2, [16]),  # vectors of two
+    ],
+)
+def test_what_is_kept_has_registers(threads: int, loops: int, often: int, words: int, written: list[int]) -> None:
+    inner = []
+    for at in range(loops):
+        names = [f"v{at}_{word}" for word in range(words)]
+        loads = (Load(names=tuple(names), input="x", index=(AT, op("*", var("k"), words))),
+                 Load(f"w{at}", "z", (var("j"), op("+", var("k"), at))))  # fmt: skip
+        product = (Assign(f"vw{at}", "multiply", (names[0], f"w{at}")), Accum(f"d{at}", f"vw{at}", "add"))
+        inner += [Loop(axis("k", 64), (*loads, *product)), Accum("s", f"d{at}", "add")]
+    body = tile({"i": threads}, [Loop(axis("j", often), tuple(inner)), Write("y", (AT,), "s")], threads)
+    ptx = compiled(kernel_graph(body, {"x": (threads, 128), "z": (often, 128)}, {"y": (threads,)})).ptx
+    assert ptx.count("ld.global.nc") == 2 * sum(written)
+
+
+@pytest.mark.parametrize("many", [64, 65])
+def test_a_count_that_differs_between_threads_has_no_known_rounds(many: int) -> None:
+    """Threads begin at 0, 1 or 2 and step by 3: 16 iterations for some, 15 for others. Written out 65 times it is too
+    much, as a family of fragments is chosen from in the loop around."""
+    shape = (16, 8, 16)
+    fragments = [ir.RegFragment(role, role, shape, dtype("f16")) for role in "ab"]
+    fragments.append(ir.RegFragment("c", "c", shape, F32, count=many))
+    body = [stmt for at in range(4) for stmt in (
+        Load(f"v{at}", "x", (op("&", op("+", var("k"), at), 511),)), Accum("d", f"v{at}", "add"))]  # fmt: skip
+    inner = StridedLoop(axis("k", 46), op("%", AT, 3), lit(3), tuple(body))
+    outer = Loop(axis("m", many), (ir.MmaSyncPtx("c[m]", "a", "b", shape, "f16"), inner, Accum("s", "d", "add")))
+    graph = kernel_graph(tile({"i": 32}, [*fragments, outer, Write("y", (AT,), "s")], 32), {"x": (512,)}, {"y": (32,)})
+    x = np.arange(512, dtype=np.float32)
+    expected = [many * sum(x[k + at] for k in range(i % 3, 46, 3) for at in range(4)) for i in range(32)]
+    np.testing.assert_array_equal(run(graph, {"x": x}, sanitize=())["y"], np.array(expected, np.float32))
+
+
 @pytest.mark.parametrize("step", [8, 64])
 def test_rounds_that_leave_nothing_end_where_the_loop_does(step: int) -> None:
     """So what divides an index of the loop is known to be beyond it."""

@@ -85,25 +85,34 @@ def live_before(kernel: Kernel) -> dict[Point, set[Value]]:
 @pytest.mark.parametrize(
     ("target", "threads", "shared", "live", "ctas"),
     [
-        ("sm_75", 256, 32768, 140, 2),
-        ("sm_70", 256, 32768, 140, 2),
-        ("sm_75", 128, 16384, 120, 4),
-        ("sm_75", 256, 32768, 170, 0),  # too many for 128 registers
-        ("sm_75", 256, 32768, 100, 0),  # the assembler needs no telling
-        ("sm_75", 256, 40960, 140, 0),  # shared memory has room for one CTA
-        ("sm_70", 256, 40960, 140, 2),
-        ("sm_75", 512, 32768, 140, 0),  # one CTA has 128 for each thread
-        ("sm_80", 256, 32768, 140, 0),  # tiles do not go through registers
+        ("sm_70", 256, 32768, 140, 2),  # 128 registers do
+        ("sm_70", 256, 32768, 113, 2),
+        ("sm_70", 256, 32768, 159, 2),
+        ("sm_70", 256, 32768, 160, 0),  # 149 are needed, and one CTA fits
+        ("sm_70", 128, 24576, 180, 3),
+        ("sm_75", 128, 24576, 180, 0),  # shared memory has no room for a third
+        ("sm_70", 128, 8192, 60, 8),
+        ("sm_70", 64, 4096, 70, 12),
+        ("sm_80", 256, 32768, 140, 0),  # cp.async needs no registers
     ],
 )
-def test_ctas_where_128_registers_may_do(target: str, threads: int, shared: int, live: int, ctas: int) -> None:
-    loads = "".join(f"    %v.{at}:b32 = ld.shared.b32 [%s+{4 * at}]\n" for at in range(1, live))
-    stores = "".join(f"    st.shared.b32 [%s+{4 * at}], %v.{at}\n" for at in range(1, live))
+@pytest.mark.parametrize("multiplies", [True, False])
+def test_ctas_of_products(target: str, threads: int, shared: int, live: int, ctas: int, multiplies: bool) -> None:
+    held = live - 13 if multiplies else live - 1
+    loads = "".join(f"    %v.{at}:b32 = ld.shared.b32 [%s+{4 * at}]\n" for at in range(1, held + 1))
+    stores = "".join(f"    st.shared.b32 [%s+{4 * at}], %v.{at}\n" for at in range(1, held + 1))
+    sums = ", ".join(f"%c.{at}" for at in range(8))
+    product = (
+        "".join(f"    %c.{at}:f32 = mov.f32 0f00000000\n" for at in range(8))
+        + "".join(f"    %{name}:b32 = ld.shared.b32 [%s]\n" for name in ("a.1", "a.2", "b.1", "b.2"))
+        + f"    {', '.join(f'%d.{at}:f32' for at in range(8))} = mma.sync.aligned.m8n8k4.row.row.f32.f16.f16.f32 "
+        f"%a.1, %a.2, %b.1, %b.2, {sums}\n" + "".join(f"    st.shared.f32 [%s], %d.{at}\n" for at in range(8))
+    )
     text = (
         f"kernel k target {target} threads {threads}\n  shared s: {shared} align 16\n\n"
-        f"entry:\n    %s:b32 = mov.u32 s\n{loads}{stores}    ret\n"
+        f"entry:\n    %s:b32 = mov.u32 s\n{loads}{product if multiplies else ''}{stores}    ret\n"
     )
     kernel = parse_kernel(text)
     kernel.ssa = False
     registers.run(kernel)
-    assert kernel.ctas == ctas
+    assert kernel.ctas == (ctas if multiplies else 0)
