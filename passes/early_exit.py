@@ -175,7 +175,7 @@ def _go_around(kernel: Kernel, block: Block, index: int, inside: Value) -> tuple
     together = _split(kernel, last, end, "together", loc)
     rest = _split(kernel, block, index, "inside", loc)
     last = rest if last is block else last
-    for inner in {rest: None, last: None}:
+    for inner in dict.fromkeys((rest, last)):
         inner.instrs = [instr for instr in inner.instrs if instr not in lifted]
     block.instrs[-1:-1] = lifted
     last.instrs[-1].targets = (Edge(together, passed),)

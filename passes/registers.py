@@ -90,8 +90,11 @@ def _fitting(kernel: Kernel) -> int:
     words = _live_words(kernel)
     registers = 128 if words in _SQUEEZED else words + 4 if words < _SQUEEZED.start else int(words * _SHARE)
     target, shared = parse_target(kernel.target), sum([array.size for array in kernel.shared])
-    ctas = target.ctas_with_registers(kernel.threads, -(-registers // 8) * 8)
-    return ctas if 1 < ctas <= target.ctas_with_shared(shared) else 0
+    wanted = target.ctas_with_registers(kernel.threads, -(-registers // 8) * 8)
+    ctas = min(wanted, target.ctas_with_shared(shared))
+    # With more than 128 left for it, the assembler takes more than if it is not told.
+    tight = ctas == wanted or target.registers_per_sm // (max(ctas, 1) * kernel.threads) <= 128
+    return ctas if ctas > 1 and tight else 0
 
 
 def _live_words(kernel: Kernel) -> int:

@@ -105,8 +105,7 @@ def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
     found = k.costs.get(key)
     if found is None:
         total, multiplies = 0, False
-        registers = parse_target(k.kernel.target).registers_per_sm // k.signature.threads
-        room = min(_KEPT_WORDS, registers - _OTHER_REGISTERS)
+        room = _room(k) if var else 0
         for stmt in body:
             total += 1
             kind = type(stmt)
@@ -116,7 +115,7 @@ def cost(k: Lowering, body: Any, var: str = "") -> tuple[int, bool]:
                 parts = [cost(k, nested, _repeated(stmt) if is_loop else "") for nested in bodies]
                 inner, products = sum([part[0] for part in parts]), any([part[1] for part in parts])
                 if is_loop:
-                    words = _literal_trips(stmt) * _kept_words(k, stmt.body, body, var) if var else 0
+                    words = _literal_trips(stmt) * _kept_words(k, stmt.body, body, var) if room > 0 else 0
                     if 0 < words <= room:
                         k.kept.add(id(stmt.body))
                         room -= words
@@ -139,6 +138,12 @@ def runs_often(trips: int) -> bool:
 def _repeated(stmt: Loop | StridedLoop) -> str:
     """The variable of a loop that runs often, "" for another."""
     return stmt.axis.name if runs_often(_literal_trips(stmt)) else ""
+
+
+def _room(k: Lowering) -> int:
+    """How many words the loads of a loop's body may keep."""
+    registers = parse_target(k.kernel.target).registers_per_sm // k.signature.threads
+    return min(_KEPT_WORDS, registers - _OTHER_REGISTERS)
 
 
 def _kept_words(k: Lowering, inner: Any, body: Any, var: str) -> int:

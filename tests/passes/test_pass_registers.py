@@ -91,6 +91,7 @@ def live_before(kernel: Kernel) -> dict[Point, set[Value]]:
         ("sm_70", 256, 32768, 160, 0),  # 149 are needed, and one CTA fits
         ("sm_70", 128, 24576, 180, 3),
         ("sm_75", 128, 24576, 180, 0),  # shared memory has no room for a third
+        ("sm_75", 64, 6144, 70, 10),  # nor for twelve, and ten leave 102 registers
         ("sm_70", 128, 8192, 60, 8),
         ("sm_70", 64, 4096, 70, 12),
         ("sm_80", 256, 32768, 140, 0),  # cp.async needs no registers
