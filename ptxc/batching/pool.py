@@ -51,6 +51,11 @@ class Pool(Given):
         self._pool = ProcessPoolExecutor(self._jobs, context, initializer=_end_with, initargs=(self._tie,))
         super().__init__(self._pool)
 
+    def submit[R](self, function: Callable[..., R], *args: Any) -> Future[R]:
+        """Have ``function`` called by a process; a signal waits until the process has what it begins with."""
+        with _uninterrupted():
+            return super().submit(function, *args)
+
     def restart(self) -> None:
         """Start new processes."""
         self.close()
@@ -61,6 +66,25 @@ class Pool(Given):
         self._lifeline.close()
         self._pool.shutdown(cancel_futures=True)
         self._tie.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let signals wait that would end this process: one in the middle of starting another leaves that with half of what
+    it reads first, of which it prints a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no handler runs here
+        return
+    came: list[int] = []
+    ending = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in ending}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    for caught in came:
+        signal.raise_signal(caught)
 
 
 def _end_with(tie: Connection) -> None:
