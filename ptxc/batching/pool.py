@@ -83,8 +83,8 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for caught in came:
-        signal.raise_signal(caught)
+        for caught in came:
+            signal.raise_signal(caught)
 
 
 def _end_with(tie: Connection) -> None:
