@@ -8,7 +8,7 @@ not reach further.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from ptxc.errors import InputError
@@ -252,9 +252,7 @@ class Integers:
             divided, divisor, key = self._remainders[value]
             quotient = self.memo.get(key)
             if quotient is not None and terms.get(quotient) == divisor * terms[value]:
-                others = {term: c for term, c in terms.items() if term not in (value, quotient)}
-                rest = self.registers.make(others, a.constant, a.wide)
-                return self.put_together(self.registers.add(rest, divided, terms[value]).as_wide(a.wide))
+                return self.put_together(self._exchanged(a, (value, quotient), divided, terms[value]))
         return a
 
     def smaller(self, a: Linear, b: Linear) -> Linear:
@@ -276,10 +274,14 @@ class Integers:
         for value in [value for value in a.terms if value in self._minima]:
             first, second = self._minima[value]
             if first.same(less) and self.registers.add(second, constant(1)).same(than):
-                others = {term: c for term, c in a.terms.items() if term is not value}
-                rest = self.registers.make(others, a.constant, a.wide)
-                return self.registers.add(rest, less, a.terms[value]).within(*a.range)
+                return self._exchanged(a, (value,), less, a.terms[value]).within(*a.range)
         return a
+
+    def _exchanged(self, a: Linear, gone: Sequence[Value], by: Linear, factor: int) -> Linear:
+        """``a`` with ``factor * by`` in the place of the terms of some registers."""
+        others = {value: coefficient for value, coefficient in a.terms.items() if value not in gone}
+        rest = self.registers.make(others, a.constant, a.wide)
+        return self.registers.add(rest, by, factor).as_wide(a.wide)
 
     def larger(self, a: Linear, b: Linear) -> Linear:
         """The larger of two."""

@@ -142,7 +142,8 @@ class _Scratch:
 
 
 def _no_buffer(buffer: str, index: tuple[Expr, ...]) -> Linear:
-    raise NotImplementedError
+    """The place of an element, which expressions of variables and numbers have none of."""
+    raise AssertionError(f"an expression of names alone reads {buffer}")
 
 
 def _works(attempt: Callable[..., object], *arguments: object, **more: object) -> bool:
