@@ -14,13 +14,14 @@ Inner loops go first, so that what leaves an inner loop can leave the outer one 
 
 What has left a loop holds a register all through it. Where registers are scarce (:data:`_SCARCE`), only what frees as
 many moves: an instruction that alone uses its operands. The rest costs less where it is, computed anew each time, than
-the spills or the CTA on the multiprocessor that it would displace.
+the spills or the CTA on the multiprocessor that it would displace. Where all registers are taken (:data:`_FULL`),
+nothing moves: the assembler, which spills then, knows best what to hold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from ptxc.ir import cfg, opcodes
@@ -31,6 +32,9 @@ from ptxc.ir.values import Const, Operand, Value
 #: From how many live words (:func:`crowding`) on registers are scarce. Below, the assembler finds room (measured over
 #: Emmy's corpus: it takes hardly more, and no CTA on the multiprocessor is lost); above, it spills.
 _SCARCE = 144
+
+#: From how many on as good as all are taken, of the 255 that a thread can have.
+_FULL = 240
 
 #: What is less than this is a small constant: an immediate of an instruction holds it. What the frontend adds to a
 #: pointer because accesses are far from it is not.
@@ -43,18 +47,29 @@ def run(kernel: Kernel) -> None:
     if not loops:
         return
     before = cfg.predecessors(kernel)
-    thrifty = cache(lambda: use_counts(kernel) if crowding(kernel, loops, _SCARCE) >= _SCARCE else None)
+    rule = cache(lambda: _rule(kernel, loops))
     for loop in loops:
         members = set(loop.blocks)
         entries = {block: None for block in before[loop.header] if block not in members}
         if len(entries) == 1:
-            _hoist(loop, thrifty, *entries)
+            _hoist(loop, rule, *entries)
 
 
-def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Operand] | None], entry: Block) -> None:
-    """Move to the end of ``entry`` what does not change in the loop.
+def _rule(kernel: Kernel, loops: Sequence[cfg.Loop]) -> Callable[[Instr], bool]:
+    """Which instructions may move: all, those that free registers, or none."""
+    live = crowding(kernel, loops, _FULL)
+    if live < _SCARCE:
+        return lambda instr: True
+    if live >= _FULL:
+        return lambda instr: False
+    users = use_counts(kernel)
+    return lambda instr: _frees_registers(instr, users)
 
-    ``thrifty`` gives the uses of values where only what frees registers shall move; it is asked where something does.
+
+def _hoist(loop: cfg.Loop, rule: Callable[[], Callable[[Instr], bool]], entry: Block) -> None:
+    """Move to the end of ``entry`` what does not change in the loop and may move.
+
+    What may, ``rule`` says, which is asked where there is something: that needs a look at the whole kernel.
     """
     inside: set[Operand] = set()
     for block in loop.blocks:
@@ -69,7 +84,7 @@ def _hoist(loop: cfg.Loop, thrifty: Callable[[], Counter[Operand] | None], entry
                 and instr.guard is None
                 and inside.isdisjoint(instr.operands)
                 and not _is_immediate(instr)
-                and ((users := thrifty()) is None or _frees_registers(instr, users))
+                and rule()(instr)
             ):
                 hoisted.append(instr)
                 inside.difference_update(instr.results)

@@ -11,11 +11,18 @@ shared memory has room for, the assembler does not spill, but takes more registe
 few are live asks for more CTAs, as many as fit with some registers to spare, or not at all where one CTA fits. Where
 tensor cores multiply what went through registers on its way to shared memory, as on a V100, the assembler takes up to
 half more than it needs and room for a CTA goes: such a kernel asks for as many as fit with what is live.
+
+Behind products with many accumulators, what is read non-coherently becomes an ordinary load. The assembler would move
+the loads in front of all stores, and have what they load in registers beside the accumulators::
+
+      mma.sync ...                            mma.sync ...
+      %s = ld.global.nc.f32 [%scale]    ->    %s = ld.global.f32 [%scale]
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 from ptxc.ir import opcodes
 from ptxc.ir.kernel import Kernel
@@ -39,9 +46,14 @@ _MANY = 57
 _SQUEEZED = range(113, 160)
 _SHARE = 0.93
 
+#: From how many registers of accumulators on what follows the products is loaded in its order (measured likewise: of
+#: those with fewer, some take more registers for it).
+_ACCUMULATORS = 128
+
 
 def run(kernel: Kernel) -> None:
-    """Count, and decide on the number of CTAs."""
+    """Count, decide on the number of CTAs, and on which loads the assembler may move."""
+    _keep_order(kernel)
     values: set[Value] = set().union(*[instr.results for block in kernel.blocks for instr in block.instrs])
     counts = Counter([value.type for value in values])
     kernel.registers = {bank: counts[bank] for bank in BANKS if counts[bank]}
@@ -52,9 +64,9 @@ def run(kernel: Kernel) -> None:
     elif not kernel.ctas and _multiplies_staged(kernel):
         kernel.ctas = _fitting(kernel)
     elif kernel.ctas and not _moves_registers(kernel):
-        words = _live_words(kernel)
-        if words < _MANY:
-            enough = parse_target(kernel.target).ctas_with_registers(kernel.threads, words + _MORE)
+        live = _live_words(kernel)
+        if live < _MANY:
+            enough = parse_target(kernel.target).ctas_with_registers(kernel.threads, live + _MORE)
             kernel.ctas = max(kernel.ctas, enough) if kernel.ctas > 1 else 0
 
 
@@ -79,6 +91,22 @@ def loads_in_time(kernel: Kernel) -> bool:
     return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 
+def _keep_order(kernel: Kernel) -> None:
+    """Load coherently behind the last product, if many accumulators are read there."""
+    instrs = [instr for block in kernel.blocks for instr in block.instrs]
+    products = [at for at, instr in enumerate(instrs) if instr.op in opcodes.PRODUCTS]
+    if not products:
+        return
+    behind = instrs[products[-1] + 1 :]
+    loads = [instr for instr in behind if instr.op is opcodes.LD and "nc" in instr.mods]
+    if not loads:
+        return
+    results = set().union(*[instrs[at].results for at in products])
+    if len(results.intersection(chain.from_iterable([instr.operands for instr in behind]))) >= _ACCUMULATORS:
+        for load in loads:
+            load.mods = tuple([mod for mod in load.mods if mod != "nc"])
+
+
 def _multiplies_staged(kernel: Kernel) -> bool:
     """Whether tensor cores multiply what went through registers to shared memory: before sm_80 nothing else can."""
     early = bool(kernel.shared) and parse_target(kernel.target).sm < 80
@@ -87,8 +115,8 @@ def _multiplies_staged(kernel: Kernel) -> bool:
 
 def _fitting(kernel: Kernel) -> int:
     """How many CTAs fit with the registers that the assembler can do with; 0 for one, or if memory has no room."""
-    words = _live_words(kernel)
-    registers = 128 if words in _SQUEEZED else words + 4 if words < _SQUEEZED.start else int(words * _SHARE)
+    live = _live_words(kernel)
+    registers = 128 if live in _SQUEEZED else live + 4 if live < _SQUEEZED.start else int(live * _SHARE)
     target, shared = parse_target(kernel.target), sum([array.size for array in kernel.shared])
     wanted = target.ctas_with_registers(kernel.threads, -(-registers // 8) * 8)
     ctas = min(wanted, target.ctas_with_shared(shared))

@@ -23,6 +23,7 @@ CHANGES = {
     "constants of descriptors": "wgmma_matmul",
     "epilogues in blocks": "mma_linear_residual",
     "non-coherent loads": "softmax_rows",
+    "order of loads": "mma_many_accumulators",
     "base plus offset": "attention_row",
     "shared products": "vector_add_tail",
     "32-bit indices": "rms_norm",

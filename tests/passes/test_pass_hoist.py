@@ -64,6 +64,12 @@ def test_where_registers_are_scarce_only_what_frees_some_moves(
     assert moved(loop_under(150, *invariant)) == set(moves)
 
 
+def test_where_all_registers_are_taken_nothing_moves() -> None:
+    product = "%x:b32 = mul.lo.s32 %b, %c"
+    assert moved(loop_under(230, product)) == {"x"}
+    assert moved(loop_under(240, product)) == set()
+
+
 def moved(text: str) -> set[str]:
     """The values of the loop that hoisting takes out of it."""
     kernel = parse_kernel(text)

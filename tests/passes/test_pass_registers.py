@@ -43,6 +43,46 @@ def test_counts_and_peaks(seed: int) -> None:
     assert format_kernel(kernel) == text, "counting changes nothing"
 
 
+def products(count: int) -> str:
+    """The text of a kernel of so many products, whose accumulators are scaled and stored; all before leaving SSA."""
+    lines = [
+        "kernel k target sm_80 threads 128",
+        "  param p: u64 align 4",
+        "",
+        "entry:",
+        "    %p:b64 = ld.param.u64 [p]",
+        "    %a:b32 = ld.global.nc.b32 [%p]",
+        "    %c:f32 = ld.global.nc.f32 [%p+4]",
+    ]
+    form = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+    for at in range(count):
+        d = ", ".join([f"%d{at}_{part}:f32" for part in range(4)])
+        lines.append(f"    {d} = {form} %a, %a, %a, %a, %a, %a, %c, %c, %c, %c")
+    for at in range(count):
+        lines.append(f"    %s{at}:f32 = ld.global.nc.f32 [%p+{4 * at}]")
+        for part in range(4):
+            lines += [
+                f"    %o{at}_{part}:f32 = mul.rn.f32 %s{at}, %d{at}_{part}",
+                f"    st.global.f32 [%p+{4 * (4 * at + part)}], %o{at}_{part}",
+            ]
+    return "\n".join([*lines, "    ret", ""])
+
+
+@pytest.mark.parametrize(("count", "coherent"), [(31, 0), (32, 32)])
+def test_loads_behind_many_accumulators_keep_their_order(count: int, coherent: int) -> None:
+    kernel = parse_kernel(products(count))
+    check(kernel, "parse")
+    leave_ssa.run(kernel)
+    registers.run(kernel)
+    check(kernel, "registers")
+    multiplied, added, *scales = [
+        instr.mods for instr in kernel.instrs() if instr.op.name == "ld" and instr.mods[0] == "global"
+    ]
+    assert (multiplied, added) == (("global", "nc", "b32"), ("global", "nc", "f32")), "in front of the products"
+    assert scales.count(("global", "f32")) == coherent
+    assert scales.count(("global", "nc", "f32")) == count - coherent
+
+
 def reads(instr: Instr) -> list[Value]:
     operands = [operand.base if isinstance(operand, Mem) else operand for operand in instr.operands]
     if instr.guard is not None:
