@@ -22,10 +22,11 @@ the loads in front of all stores, and have what they load in registers beside th
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 
 from ptxc.ir import opcodes
-from ptxc.ir.kernel import Kernel
+from ptxc.ir.kernel import Instr, Kernel
 from ptxc.ir.peaks import peaks
 from ptxc.ir.types import BANKS
 from ptxc.ir.values import Value
@@ -53,8 +54,9 @@ _ACCUMULATORS = 128
 
 def run(kernel: Kernel) -> None:
     """Count, decide on the number of CTAs, and on which loads the assembler may move."""
-    _keep_order(kernel)
-    values: set[Value] = set().union(*[instr.results for block in kernel.blocks for instr in block.instrs])
+    instrs = [instr for block in kernel.blocks for instr in block.instrs]
+    _keep_order(instrs)
+    values: set[Value] = set().union(*[instr.results for instr in instrs])
     counts = Counter([value.type for value in values])
     kernel.registers = {bank: counts[bank] for bank in BANKS if counts[bank]}
     if not kernel.ctas and not kernel.shared:
@@ -91,12 +93,11 @@ def loads_in_time(kernel: Kernel) -> bool:
     return not any([parameter in multiplied and value in loaded for parameter, value in passed])
 
 
-def _keep_order(kernel: Kernel) -> None:
+def _keep_order(instrs: Sequence[Instr]) -> None:
     """Load coherently behind the last product, if many accumulators are read there."""
-    instrs = [instr for block in kernel.blocks for instr in block.instrs]
-    products = [at for at, instr in enumerate(instrs) if instr.op in opcodes.PRODUCTS]
-    if not products:
+    if opcodes.PRODUCTS.isdisjoint([instr.op for instr in instrs]):
         return
+    products = [at for at, instr in enumerate(instrs) if instr.op in opcodes.PRODUCTS]
     behind = instrs[products[-1] + 1 :]
     loads = [instr for instr in behind if instr.op is opcodes.LD and "nc" in instr.mods]
     if not loads:
