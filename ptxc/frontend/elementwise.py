@@ -57,7 +57,7 @@ COMPARISONS: dict[str, str] = {
 }  # fmt: skip
 
 #: What gives its operand as it is. That of fp8 has been converted before, and the result is afterwards.
-_IDENTITIES = ("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2")
+IDENTITIES = ("copy", "pad", "from_f8e4m3", "from_f8e5m2", "to_f8e4m3", "to_f8e5m2")
 
 _OPERANDS = "give the operation as many as it takes"
 #: Operations on floats, and how many operands each takes.
@@ -66,7 +66,7 @@ ARITY: dict[str, int] = {
     "maximum": 2, "minimum": 2, "pow": 2, "negative": 1, "square": 1, "reciprocal": 1,
     "relu": 1, "sigmoid": 1, "exp": 1, "exp_fast": 1, "log": 1, "rsqrt": 1, "sin": 1, "cos": 1, "tanh": 1, "sqrt": 1,
     "erf": 1, "floor": 1, "abs": 1, "bitwise_and": 2, "bitwise_or": 2, "bitwise_not": 1, "where": 3, "to_f4e2m1": 1,
-    **dict.fromkeys(_IDENTITIES, 1), **dict.fromkeys(COMPARISONS, 2),
+    **dict.fromkeys(IDENTITIES, 1), **dict.fromkeys(COMPARISONS, 2),
 }  # fmt: skip
 
 #: What has an f16 form in CUDA; the rest is computed in f32 and rounded once.
@@ -109,7 +109,7 @@ _INTEGER: dict[str, tuple[Opcode, tuple[str, ...], bool]] = {
 _SHIFTS = ("left_shift", "right_shift")
 _INTEGER_OPS = frozenset((*_INTEGER, "bitwise_count"))
 #: What C computes of integers as integers though the result may be a float.
-EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", *_IDENTITIES, *COMPARISONS])
+EXACT = frozenset(["add", "subtract", "multiply", "mod", "square", *IDENTITIES, *COMPARISONS])
 
 #: Accumulation: each combining operation with its canonical name and its neutral element.
 COMBINES: dict[str, tuple[str, float]] = {
@@ -150,7 +150,7 @@ def assign(
         return convert(b, _choose(b, truth(b, args[0]), args[1:], common, hint), result)
     if result in (F16_T, F16X2_T) and name in NATIVE_F16 and all(arg.type is result for arg in args):
         return compute(b, name, args, result, arithmetic, hint)
-    if name in _IDENTITIES and len(args) == 1 and args[0].type in FP8 and result not in FP8:
+    if name in IDENTITIES and len(args) == 1 and args[0].type in FP8 and result not in FP8:
         return convert(b, args[0], result)  # exact, whatever it goes through
     if name == "bitwise_not" and result not in (F32_T, BOOL_T):
         raise UnsupportedError(f"bitwise_not of {result.name}", hint="Emmy has it for masks (f32, bool) only")
@@ -278,7 +278,7 @@ def exact(b: Builder, name: str, args: tuple[Typed, ...], hint: str = "t") -> Ty
     arity = ARITY.get(name, 2)
     if len(args) != arity:
         raise InputError(f"{name!r} takes {arity} operands, not {len(args)}", hint=_OPERANDS)
-    if name in _IDENTITIES:
+    if name in IDENTITIES:
         return args[0]
     if name == "square":
         return _integer(b, "multiply", (*args, *args), c_type(args), hint)
@@ -382,7 +382,7 @@ def _signed(type: ElementType, bits: int) -> Const:
 
 #: Operations that are more than a function of :mod:`ptxc.frontend.math`.
 _SPECIAL: dict[str, Callable[[Builder, str, tuple[Typed, ...], ElementType, Arithmetic, str], Typed]] = {
-    **dict.fromkeys(_IDENTITIES, _copy),
+    **dict.fromkeys(IDENTITIES, _copy),
     "to_f4e2m1": _encode_e2m1,
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_not", "where"), _mask),

@@ -136,10 +136,13 @@ def decode_pair(b: Builder, pair: Value, type: ElementType, hint: str = "pair") 
 def encode(b: Builder, value: Operand, type: ElementType, hint: str = "t") -> Value:
     """The fp8 nearest to an f32, in the low byte of a b32 whose other bytes are zero."""
     if has_fp8(b):
-        mods = ("rn", "satfinite", FP8[type], "f32")
-        pair = b.emit(opcodes.PACK_CVT, mods, B16, (real(F32, 0.0), value), hint)
-        return b.cvt("u32.u16", pair, hint)
+        return b.cvt("u32.u16", encode_pair(b, value, real(F32, 0.0), type, hint), hint)
     return _encode(b, value, _FORMATS[type], hint)
+
+
+def encode_pair(b: Builder, low: Operand, high: Operand, type: ElementType, hint: str = "t") -> Value:
+    """The fp8 nearest to two f32, in the bytes of a b16; by the instruction for it, which the target must have."""
+    return b.emit(opcodes.PACK_CVT, ("rn", "satfinite", FP8[type], "f32"), B16, (high, low), hint)
 
 
 def encode_e2m1(b: Builder, value: Operand, hint: str = "t") -> Value:

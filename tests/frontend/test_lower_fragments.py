@@ -5,12 +5,14 @@ Numbers are small integers, so products and sums are exact whatever their order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 from emmy.compiler.dim import Dim
+from emmy.compiler.dtype import encode_f8
 from emmy.compiler.ir.elementwise import ElementwiseImpl
 from emmy.compiler.ir.kernel import ir
 from emmy.compiler.ir.pure.lam import Lambda
@@ -403,6 +405,31 @@ def test_a_store_to_shared_memory_is_read_back(swizzle: str) -> None:
 
 def epilogue(params: Iterable[str], body: Iterable[Any], result: str) -> Any:
     return Lambda.closing(tuple(params), Body(tuple(body)), (result,))
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89"])
+@pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("last", ["", "round", "multiply"])
+@pytest.mark.parametrize("width", [8, 9])
+def test_two_bytes_are_one_store(target: str, kind: str, last: str, width: int) -> None:
+    """Rounded by the store, by the epilogue's last step, or by one that computes something."""
+    steps = [Load("scale", "w", (lit(0),)), Assign("s", ElementwiseImpl("multiply"), ("acc", "scale"))]
+    if last == "round":
+        steps.append(Assign("t", ElementwiseImpl(f"to_{kind}"), ("s",), dtype(kind)))
+    elif last == "multiply":
+        steps.append(Assign("t", ElementwiseImpl("multiply"), ("s", "scale"), dtype(kind)))
+    chain = epilogue(("acc",), steps, steps[-1].name if last else "s")
+    graph = warp(
+        [*loaded(), RegStore("z", ZERO, "c", SHAPE, epilogue=chain)],
+        {**GIVEN, "w": ((1,), "f32")},
+        {"z": ((16, width), kind)},
+    )
+    got = run(graph, {**ARRAYS, "w": np.array([11.25], np.float32)}, target)["z"][:, :8]
+    exact = PRODUCT * np.float32(11.25) ** (2 if last == "multiply" else 1)
+    np.testing.assert_array_equal(got, encode_f8(exact, kind))
+    ptx = compiled(graph, target).ptx
+    assert re.findall(r"st\.global\.[bu](\d+)", ptx) == (["16"] * 2 if width == 8 else ["8"] * 4)
+    assert ptx.count("x2.f32") == (0 if target == "sm_80" else 2 if width == 8 and last != "multiply" else 4)
 
 
 @pytest.mark.parametrize("rows", [16, 13])

@@ -17,9 +17,9 @@ from emmy.compiler.ir.pure.lam import Lambda
 from emmy.compiler.ir.stmt import Assign, Load, Select
 
 from ptxc.errors import InputError, UnsupportedError
-from ptxc.frontend import elementwise
+from ptxc.frontend import elementwise, minifloat
 from ptxc.frontend.convert import convert
-from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, ElementType, element_type
+from ptxc.frontend.dtypes import BF16_T, F16_T, F32_T, FP8, ElementType, element_type
 from ptxc.frontend.fragments import lanes, registers
 from ptxc.frontend.fragments.direct import edge, guard, is_multiple
 from ptxc.frontend.fragments.pairs import pack
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ptxc.frontend.lower import Lowering
 
 #: The types whose pairs are one store; and how an atomic addition of a pair is spelled.
-_PAIRS = (F16_T, BF16_T, F32_T)
+_PAIRS = (F16_T, BF16_T, F32_T, *FP8)
 _ATOMIC_PAIR = {F16_T: ("noftz", "f16x2"), BF16_T: ("noftz", "bf16x2")}
 
 #: From how many steps on an epilogue is computed in a block of its own (measured over Emmy's corpus).
@@ -45,7 +45,7 @@ _LONG_EPILOGUE = 6
 class _Store:
     """A store of one accumulator, as far as its elements have it in common."""
 
-    __slots__ = ("column_stride", "flat", "k", "loaded", "row_stride", "stmt", "tile", "type")
+    __slots__ = ("column_stride", "flat", "k", "loaded", "rounding", "row_stride", "stmt", "tile", "type")
 
     def __init__(self, k: Lowering, stmt: RegStore) -> None:
         _check(k, stmt)
@@ -62,8 +62,19 @@ class _Store:
         #: The offset in the buffer of the tile's first element.
         self.flat = k.memory.flat_index(stmt.dst_buffer, stmt.dst_index)
         self.tile = lanes.accumulator(k, stmt.fragment_layout, stmt.fragment_index if stmt.volta_interleaved else None)
+        #: The epilogue's last step, if that only rounds to an fp8: the store does, two elements at once.
+        self.rounding: Any = _last_rounding(stmt.epilogue, self.type) if self.type in FP8 else None
         #: What the epilogue has loaded already for the row at hand, by the step's identity.
         self.loaded: dict[int, Typed] = {}
+
+
+def _last_rounding(epilogue: Lambda | None, target: ElementType) -> Any:
+    """The last step of an epilogue if all that it does is to round the result to ``target``, else None."""
+    last: Any = epilogue.body[-1] if epilogue is not None and epilogue.body else None
+    if epilogue is None or type(last) is not Assign or last.dtype is None or last.name != epilogue.results[0]:
+        return None
+    rounds = last.op.name in elementwise.IDENTITIES and len(last.args) == 1
+    return last if rounds and element_type(last.dtype.name) is target else None
 
 
 def store(k: Lowering, stmt: RegStore, path: str) -> None:
@@ -207,11 +218,13 @@ def _store_pair(s: _Store, first: int, place: Linear, predicate: Operand) -> Non
         words = tuple(convert(b, value, F32_T).operand for value in values)
         b.effect(opcodes.ST, (space, "v2", "f32"), (address, *words), guard=guard(predicate))
         return
-    word = _packed(k, values, s.type)
     if s.stmt.atomic:
+        word = _packed(k, values, s.type)
         b.effect(opcodes.RED, (space, "add", *_ATOMIC_PAIR[s.type]), (address, word), guard=guard(predicate))
+    elif s.type in FP8:
+        b.effect(opcodes.ST, (space, "b16"), (address, _packed_bytes(k, values, s.type)), guard=guard(predicate))
     else:
-        b.effect(opcodes.ST, (space, "b32"), (address, word), guard=guard(predicate))
+        b.effect(opcodes.ST, (space, "b32"), (address, _packed(k, values, s.type)), guard=guard(predicate))
 
 
 def _packed(k: Lowering, values: list[Typed], type: ElementType) -> Operand:
@@ -221,6 +234,17 @@ def _packed(k: Lowering, values: list[Typed], type: ElementType) -> Operand:
         return k.builder.emit(opcodes.PACK, ("b32",), B32, halves, "pair")
     low, high = [convert(k.builder, value, F32_T).operand for value in values]
     return pack(k, low, high, type.name)
+
+
+def _packed_bytes(k: Lowering, values: list[Typed], type: ElementType) -> Operand:
+    """A pair of fp8 elements of two values."""
+    b = k.builder
+    if minifloat.has_fp8(b) and all([value.type is not type for value in values]):
+        low, high = [convert(b, value, F32_T).operand for value in values]
+        return minifloat.encode_pair(b, low, high, type, "pair")
+    low, high = [convert(b, value, type).operand for value in values]
+    both = b.emit(opcodes.PRMT, ("b32",), B32, (low, high, integer(B32, 0x0040)), "pair")
+    return b.cvt("u16.u32", both, "pair")
 
 
 def _store_element(s: _Store, element: int, predicate: Operand) -> None:
@@ -252,6 +276,9 @@ def _value(s: _Store, element: int, predicate: Operand) -> Typed:
     for step in steps:
         if id(step) in s.loaded:
             k.names.declare(step.name, s.loaded[id(step)])
+            continue
+        if step is s.rounding:
+            k.names.declare(step.name, k.value(step.args[0]))
             continue
         what = _STEPS.get(type(step))
         if what is None:
