@@ -32,18 +32,16 @@ are never copied: a kernel that needs it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ptxc.errors import UnsupportedError
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.flight import in_flight
 from ptxc.ir.kernel import Block, Edge, Guard, Instr, Kernel
+from ptxc.ir.ranges import Range
 from ptxc.ir.types import PRED
 from ptxc.ir.uses import reads
 from ptxc.ir.values import Const, Mem, Operand, Value
-
-#: Where a value is live: for each block, the first and the last position.
-Ranges = dict[Block, tuple[int, int]]
 
 
 def run(kernel: Kernel) -> None:
@@ -76,11 +74,14 @@ class _Leaver:
         self.flying = in_flight(kernel) if tied else {}
         #: Each value's class, by the value that names it; a value alone is its own class and not in here.
         self.leader: dict[Value, Value] = {}
-        self.ranges: dict[Value, Ranges] = {}
+        self.ranges: dict[Value, Range] = {}
+        #: What :meth:`chain` finds: instructions whose results are of the classes of others, and the leaders of those.
+        self.chained: dict[Instr, tuple[Value, ...]] = {}
         #: The instructions that use or define a value which has ranges.
         self.touching: list[Instr] = []
-        #: Where each block begins.
+        #: Where each block begins, and its bit in ranges.
         self.first: dict[Block, int] = {}
+        self.bits: dict[Block, int] = {block: 1 << at for at, block in enumerate(kernel.blocks)}
         self.before = cfg.predecessors(kernel)
 
     def run(self) -> None:
@@ -110,87 +111,105 @@ class _Leaver:
                     if instr.op.tied:
                         wanted.update(instr.results)
                         wanted.update(instr.operands[: len(instr.results)])
-        self.ranges = {value: {} for value in wanted if isinstance(value, Value)}
-        if self.tied:
-            self.chain()
-        found, leader = self.ranges, self.leader
+        self.chain()
+        found, chained = self.ranges, self.chained
+        found.update([(value, Range()) for value in wanted if type(value) is Value and value not in self.leader])
+        for instr, group in chained.items():
+            found.update(zip(instr.results, [found[value] for value in group], strict=True))
         exposed: list[tuple[Value, Block]] = []
-        #: The first and the last position of each block.
-        whole: Ranges = {}
+        #: In which block a value is defined, and each block's last position.
+        home: dict[Value, Block] = {}
+        last: dict[Block, int] = {}
         position = 0
         for block in self.kernel.blocks:
-            first = self.first[block] = position
+            first, bit = position, self.bits[block]
+            self.first[block] = position
             for param in block.params:
-                found[param][block] = (position, position)
+                found[param].parts[block] = (position, position)
+                found[param].touched |= bit
+                home[param] = block
             #: Where the classes that :meth:`chain` made of the block's values are written last.
-            chained: dict[Value, int] = {}
+            written: dict[tuple[Value, ...], int] = {}
             for instr in block.instrs:
                 position += 2
-                read = reads(instr)
-                if instr.op.tied and not leader.keys().isdisjoint(instr.results):
-                    chained.update(dict.fromkeys([leader[each] for each in instr.results if each in leader], position))
+                read, results = reads(instr), instr.results
+                if instr in chained:
+                    written[chained[instr]] = position
+                    home.update(dict.fromkeys(results, block))
                     # What is read for a chained result is of its class.
-                    loose = [each for each, result in zip(read, instr.results) if result not in leader]
-                    read = [*loose, *read[len(instr.results) :]]
-                used, defines = not wanted.isdisjoint(read), not wanted.isdisjoint(instr.results)
+                    read, results = read[len(results) :], ()
+                used, defines = not wanted.isdisjoint(read), not wanted.isdisjoint(results)
                 if used or defines or instr.op.tied:
                     self.touching.append(instr)
                 if used:
                     for value in read:
                         if type(value) is Value and value in found:
-                            ranges = found[value]
-                            if block in ranges:
-                                ranges[block] = (ranges[block][0], position)
+                            parts = found[value].parts
+                            if block in parts:
+                                parts[block] = (parts[block][0], position)
                             else:
                                 # It is defined in another block, or round a loop.
-                                ranges[block] = (first, position)
+                                parts[block] = (first, position)
+                                found[value].touched |= bit
                                 exposed.append((value, block))
                 if defines:
                     # Where a guard is false, zeros are written before the instruction reads its operands.
                     defined = position if instr.guard is None else position - 1
-                    for result in instr.results:
+                    for result in results:
                         # A result that nobody reads still needs its register where it is written.
-                        if result in wanted and result not in leader:
-                            found[result][block] = (defined, defined + instr.op.tied)
-            for value, written in chained.items():
-                begin, stop = found[value][block]
-                found[value][block] = (begin, max(stop, written + 1))
+                        if result in wanted:
+                            home[result] = block
+                            found[result].parts[block] = (defined, defined + instr.op.tied)
+                            found[result].touched |= bit
+            for group, at in written.items():
+                for value in group:
+                    begin, stop = found[value].parts[block]
+                    found[value].parts[block] = (begin, max(stop, at + 1))
             position += 2
-            whole[block] = (first, position)
-        for value, block in exposed:
-            self.extend(value, block, whole)
+            last[block] = position
+        self.extend(exposed, home, last)
 
-    def extend(self, value: Value, block: Block, whole: Ranges) -> None:
-        """Let the range of ``value``, which is live where ``block`` begins, reach back to its definition."""
-        ranges, before = self.ranges[value], self.before
-        pending = [block]
+    def extend(self, exposed: Sequence[tuple[Value, Block]], home: dict[Value, Block], last: dict[Block, int]) -> None:
+        """Let the range of each value that is live where a block begins reach back to its definition."""
+        between: dict[tuple[Block, Block], int] = {}
+        for value, block in exposed:
+            begin = home[value]
+            known = self.ranges[value]
+            way = between.get((begin, block))
+            if way is None:
+                way = between[begin, block] = self.between(begin, block)
+            known.through |= way
+            known.parts[begin] = (known.parts[begin][0], last[begin])
+
+    def between(self, begin: Block, end: Block) -> int:
+        """The bits of the blocks on all ways from the end of a block to where another begins."""
+        found = 0
+        pending = [end]
         for reached in pending:
-            for block in before[reached]:
-                known, all_of_it = ranges.get(block), whole[block]
-                if known is None:
-                    ranges[block] = all_of_it
+            for block in self.before[reached]:
+                if block is not begin and not found & self.bits[block]:
+                    found |= self.bits[block]
                     pending.append(block)
-                elif known[1] < all_of_it[1]:
-                    ranges[block] = (known[0], all_of_it[1])
+        return found
 
     def chain(self) -> None:
         """Let what products of a block give each other be one class each, from the fence to the wait.
 
         These values are needed nowhere else. Products hold a hundred registers each: this spares nearly all the
-        comparing of ranges.
+        comparing of ranges. Only what one gives all of to the next is taken together.
         """
+        if not self.tied:
+            return
         for block in self.kernel.blocks:
-            held: dict[Operand, Value] = {}
+            held: dict[tuple[Operand, ...], tuple[Value, ...]] = {}
             for instr in block.instrs:
                 if instr.op.tied:
-                    flies = instr.op is not opcodes.WGMMA_WAIT
-                    for operand, result in zip(instr.operands, instr.results):
-                        first = held.get(operand)
-                        if first is not None:
-                            self.leader[result] = first
-                            self.ranges[result] = self.ranges[first]
-                        if flies:
-                            held[result] = first or result
+                    first = held.get(instr.operands[: len(instr.results)])
+                    if first is not None:
+                        self.leader.update(zip(instr.results, first, strict=True))
+                        self.chained[instr] = first
+                    if instr.op is not opcodes.WGMMA_WAIT:
+                        held[instr.results] = first or instr.results
 
     def tie(self, block: Block) -> None:
         """Let tied results and operands be one class each."""
@@ -198,12 +217,12 @@ class _Leaver:
         block.instrs = []
         for instr in instrs:
             position += 2
-            if instr.op.tied:
+            if instr.op.tied and instr not in self.chained:
                 operands = [*instr.operands]
                 for at, result in enumerate(instr.results):
                     operand = operands[at]
                     assert isinstance(operand, Value)
-                    if result not in self.leader and not self.coalesce(operand, result):
+                    if not self.coalesce(operand, result):
                         operands[at] = copy = self.tied_copy(block, instr, operand, position)
                         joined = self.coalesce(copy, result)
                         assert joined, "a result that nothing is tied to yet interferes with nothing before it"
@@ -217,7 +236,9 @@ class _Leaver:
         move = Instr(opcodes.MOV, (operand.type.name,), (copy,), (operand,), loc=instr.loc)
         block.instrs.append(move)
         self.touching.append(move)
-        self.ranges[copy] = {block: (position - 1, position)}
+        copied = self.ranges[copy] = Range()
+        copied.parts[block] = (position - 1, position)
+        copied.touched = self.bits[block]
         return copy
 
     def refuse_flying(self, operand: Operand, loc: object) -> None:
@@ -235,17 +256,11 @@ class _Leaver:
         if a is b or a.type is not b.type:
             return a is b
         first, second = self.ranges[a], self.ranges[b]
-        if len(first) < len(second):
+        if len(first.parts) < len(second.parts):
             a, b, first, second = b, a, second, first
-        for block, (begin, stop) in second.items():
-            other = first.get(block)
-            # A value may be defined by the instruction that reads another for the last time.
-            if other is not None and (begin == other[0] or (begin < other[1] and other[0] < stop)):
-                return False
-        for block, (begin, stop) in second.items():
-            other = first.get(block)
-            # The hull of two ranges with a gap between is a little larger than they are: that only forbids more.
-            first[block] = (begin, stop) if other is None else (min(begin, other[0]), max(stop, other[1]))
+        if first.meets(second):
+            return False
+        first.join(second)
         self.leader[b] = a
         return True
 
@@ -358,8 +373,11 @@ class _Leaver:
 
     def lives_into(self, value: Value, block: Block) -> bool:
         """Whether a register may hold something that is needed where ``block`` begins."""
-        found = self.ranges.get(value, {}).get(block)
-        return found is not None and found[0] == self.first[block]
+        found = self.ranges.get(value)
+        if found is None:
+            return False
+        part = found.parts.get(block)
+        return bool(found.through & self.bits[block]) or (part is not None and part[0] == self.first[block])
 
     def sequence(self, pairs: list[tuple[Value, Operand]], loc: object) -> list[Instr]:
         """The parallel copy ``pairs`` (target, source) as a sequence."""
