@@ -24,7 +24,7 @@ from ptxc.ir import opcodes
 from ptxc.ir.kernel import Block
 from ptxc.ir.types import B32, B64
 from ptxc.ir.values import Mem, Operand, Sym, Value, integer
-from ptxc.passes import hoist, registers
+from ptxc.passes import hoist, pressure
 from ptxc.target import Target
 
 
@@ -175,7 +175,7 @@ WITHOUT: dict[str, Without] = {
     ),
     "non-coherent loads": Without("all loads are coherent", ((Memory, "space", _coherent),)),
     "order of loads": Without(
-        "ptxas may move the loads of every epilogue in front of its stores", ((registers, "_ACCUMULATORS", 1 << 20),)
+        "ptxas may move the loads of every epilogue in front of its stores", ((pressure, "_ACCUMULATORS", 1 << 20),)
     ),
     "base plus offset": Without(
         "each access has an address of its own, all of the index on the buffer's pointer",

@@ -117,6 +117,11 @@ PIPELINE: tuple[Pass, ...] = (
         (("dead-code", "every parameter that is left costs a register and copies"),),
     ),
     Pass(
+        85, "pressure", 1,
+        "spare registers: how many CTAs shall fit, and which loads keep their order",
+        (("leave-ssa", "how many are live is known only then"),),
+    ),
+    Pass(
         90, "registers", 0,
         "count the registers of each bank",
         (("leave-ssa", "values share registers only then"),),

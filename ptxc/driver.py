@@ -261,7 +261,7 @@ def compile_op(
     from ptxc.frontend.math import Arithmetic
     from ptxc.frontend.signature import check_shared, signature_of, with_runtime
     from ptxc.passes.pipeline import BUILD, Clock
-    from ptxc.passes.registers import loads_in_time
+    from ptxc.passes.pressure import loads_in_time
 
     target = parse_target(options.target)
     arithmetic = Arithmetic(fast=options.math == "fast", fma=options.fma, sm=target.sm)

@@ -88,6 +88,8 @@ class Target:
     registers_per_sm: int = 64 * KIB
     #: A warp's registers are allocated in multiples of this.
     register_unit: int = 256
+    #: The parts of a multiprocessor among which warps are dealt, and the registers shared out.
+    partitions: int = 4
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -99,31 +101,42 @@ class Target:
         """The bytes of shared memory that the system takes of every CTA's."""
         return KIB if self.sm >= 80 else 0
 
+    @property
+    def shared_unit(self) -> int:
+        """A CTA's shared memory is allocated in multiples of so many bytes."""
+        return 128 if self.sm >= 80 else 256
+
     def resident_ctas(self, threads: int, shared: int) -> int:
         """How many CTAs of so many threads and bytes of shared memory fit a multiprocessor beside each other.
 
         At least one, and not so many that a thread is left with fewer than 128 registers.
         """
-        by_shared = self.ctas_with_shared(shared)
-        by_registers = self.registers_per_sm // (threads * 128)
         by_warps = self.max_warps_per_sm // -(-threads // 32)
-        return max(1, min(by_shared, by_registers, by_warps, self.max_blocks_per_sm))
+        fitting = min(self.ctas_with_shared(shared), self.ctas_with_registers(threads, 128), by_warps)
+        return max(1, min(fitting, self.max_blocks_per_sm))
 
     def ctas_with_shared(self, shared: int) -> int:
-        """How many CTAs of so many bytes of shared memory fit a multiprocessor."""
-        return self.shared_per_sm // max(1, shared + self.shared_reserved)
+        """How many CTAs of so many bytes of shared memory there is memory for on a multiprocessor."""
+        allocated = -(-(shared + self.shared_reserved) // self.shared_unit) * self.shared_unit
+        return self.shared_per_sm // max(1, allocated)
+
+    def ctas_with_registers(self, threads: int, registers: int) -> int:
+        """How many CTAs of so many threads a multiprocessor has registers for, if each thread takes so many (1 at
+        least).
+
+        A warp's registers are those of one partition of the multiprocessor.
+        """
+        warps = -(-threads // 32)
+        of_warp = -(-registers * 32 // self.register_unit) * self.register_unit
+        if of_warp * -(-warps // self.partitions) * self.partitions > self.registers_per_sm:
+            return 0  # the hardware refuses the launch
+        return self.registers_per_sm // self.partitions // of_warp * self.partitions // warps
 
     def full_registers(self, threads: int) -> int:
         """The registers that each thread has where CTAs of so many threads fill a multiprocessor."""
         warps = -(-threads // 32)
         resident = min(self.max_warps_per_sm // warps, self.max_blocks_per_sm) * warps
         return self.registers_per_sm // (resident * self.register_unit) * (self.register_unit // 32)
-
-    def ctas_with_registers(self, threads: int, registers: int) -> int:
-        """How many CTAs of so many threads fit a multiprocessor if each thread has ``registers``; at least one."""
-        warps = -(-threads // 32)
-        by_registers = self.registers_per_sm // (warps * 32 * registers)
-        return max(1, min(by_registers, self.max_warps_per_sm // warps, self.max_blocks_per_sm))
 
     def has(self, requirement: Requirement) -> bool:
         """Whether the target, in a recent enough PTX version, has what ``requirement`` asks for."""

@@ -29,8 +29,6 @@ from dataclasses import dataclass
 
 from ptxc.target import Target
 
-_PARTITIONS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
@@ -50,8 +48,8 @@ def occupancy(target: Target, threads: int, registers: int, shared: int, barrier
     limits = {
         "warps": target.max_warps_per_sm // warps,
         "CTAs": target.max_blocks_per_sm,
-        "registers": _by_registers(target, warps, registers),
-        "shared memory": target.shared_per_sm // max(1, _allocated(target, shared)),
+        "registers": target.ctas_with_registers(threads, registers) if registers else target.max_blocks_per_sm,
+        "shared memory": target.ctas_with_shared(shared),
         "barriers": _by_barriers(target, barriers),
     }
     limit = min(limits, key=limits.__getitem__)
@@ -59,26 +57,8 @@ def occupancy(target: Target, threads: int, registers: int, shared: int, barrier
     return Occupancy(ctas, ctas * warps, ctas * warps / target.max_warps_per_sm, limit)
 
 
-def _by_registers(target: Target, warps: int, registers: int) -> int:
-    if not registers:
-        return target.max_blocks_per_sm
-    of_warp = _rounded(registers * 32, target.register_unit)
-    if of_warp * _rounded(warps, _PARTITIONS) > target.registers_per_sm:  # the hardware refuses the launch
-        return 0
-    return target.registers_per_sm // _PARTITIONS // of_warp * _PARTITIONS // warps
-
-
-def _allocated(target: Target, shared: int) -> int:
-    """The bytes of shared memory that a CTA takes."""
-    return _rounded(shared + target.shared_reserved, 128 if target.sm >= 80 else 256)
-
-
 def _by_barriers(target: Target, barriers: int) -> int:
     if target.sm < 90 or not barriers:
         return target.max_blocks_per_sm
     for_each = 1 if target.sm in (101, 110) or target.sm >= 120 else 2
     return target.max_blocks_per_sm * for_each // barriers
-
-
-def _rounded(number: int, unit: int) -> int:
-    return -(-number // unit) * unit

@@ -70,7 +70,8 @@ def tile(k: Lowering, stmt: Tile, path: str) -> None:
     names = [axis.name for axis in stmt.axes]
     if len(set(names)) < len(names):
         raise InputError(f"two axes of one name among {', '.join(names)}", hint="rename one")
-    extents = [_extent(k, axis) for axis in stmt.axes]
+    # Of a loop an extent below 0 is one that does not run. A tile has cells.
+    extents = [_extent(k, axis).within(0, INT_MAX) for axis in stmt.axes]
     coordinates = [k.kernel.value(B32, axis.name) for axis in stmt.axes]
     inside = k.kernel.value(PRED, "inside")
     mods = [f"cells={k.signature.cells}", f"aux={stmt.aux_threads}", *_raster(stmt)]
@@ -114,7 +115,7 @@ def _extent(k: Lowering, axis: Any) -> Linear:
     if not size.terms and size.constant > INT_MAX:
         raise InputError(f"axis {axis.name!r} has the extent {size.constant}", hint="coordinates are 32-bit integers")
     # Loop bounds and coordinates stay int, however large the literal.
-    return size.as_wide(False).within(0, INT_MAX)
+    return size.as_wide(False).within(INT_MIN, INT_MAX)
 
 
 # ----------------------------------------------------------------------------------------------------------- loops

@@ -154,10 +154,10 @@ class Expressions(Integers):
         return self.as_typed(self.lower(expr))
 
     def as_typed(self, value: Linear | Typed) -> Typed:
-        """A value in a register of its C type."""
+        """A value in a register of its C type, even where its range needs fewer bits."""
         if isinstance(value, Typed):
             return value
-        return Typed(self.register(value), I64_T if self.bits(value) == 64 else I32_T)
+        return Typed(self.register(value, 64 if value.wide else 32), I64_T if value.wide else I32_T)
 
     def condition(self, expr: Expr) -> Operand:
         """Whether an expression is true: a predicate, or the constant TRUE or FALSE where ranges decide it."""
@@ -265,12 +265,6 @@ class Expressions(Integers):
             return self.as_linear(value)
         return value
 
-    def _c_typed(self, value: Linear | Typed) -> Typed:
-        """An integer operand in a register of its C type, even where its range needs fewer bits."""
-        if isinstance(value, Typed):
-            return value
-        return Typed(self.register(value, 64 if value.wide else 32), I64_T if value.wide else I32_T)
-
     def _common_integer(self, *values: Linear | Typed) -> ElementType:
         """C's common type of integer operands."""
         kinds = (v.type if isinstance(v, Typed) else I64_T if v.wide else I32_T for v in values)
@@ -298,7 +292,7 @@ class Expressions(Integers):
         name = elementwise.OF_INTEGER_OPERATOR.get(op)
         if name is None:
             raise InputError(f"there is no operator {op!r}", hint="see `ptxc ops`")
-        a, b = self._c_typed(left), self._c_typed(right)
+        a, b = self.as_typed(left), self.as_typed(right)
         if isinstance(b.operand, Const):
             check_constant(op, b.operand.bits)
         return elementwise.exact(self.builder, name, (a, b))
@@ -324,6 +318,9 @@ class Expressions(Integers):
 
     def to(self, value: Linear | Typed, type: ElementType) -> Typed:
         """``value`` converted as C's assignment to a variable of ``type`` does."""
+        if isinstance(value, Linear) and not type.is_integer:
+            # The number is the same in as few bits as hold it, and sooner a float.
+            value = Typed(self.register(value), I64_T if self.bits(value) == 64 else I32_T)
         return convert.convert(self.builder, self.as_typed(value), type)
 
     def _ternary(self, expr: TernaryExpr) -> Linear | Typed:
@@ -423,7 +420,7 @@ class Expressions(Integers):
         number = self._number(args[0]) if len(args) == 1 else None
         if number is None or not _is_integer(number):
             raise InputError("'bitwise_count' takes one integer", hint="give it one operand, which is no float")
-        return self._integer_value(elementwise.popcount(self.builder, self._c_typed(number)))
+        return self._integer_value(elementwise.popcount(self.builder, self.as_typed(number)))
 
     def _flat_index(self, expr: FlatIndex) -> Linear:
         return self.flat_index(expr.buffer, expr.index)

@@ -24,7 +24,7 @@ from emmy.compiler.ir.expr import (
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import Array
 from ptxc.reference.layouts import congruous, crosswise
-from ptxc.reference.values import FLOATS, INDEX, Numbers, Value, element_type, index, quotient, remainder
+from ptxc.reference.values import FLOATS, Numbers, Value, element_type, index, quotient, remainder
 
 
 class Names(Protocol):
@@ -84,7 +84,8 @@ def condition(expr: Expr, names: Names) -> Array:
 def _literal(expr: Literal, names: Names) -> Value:
     if isinstance(expr.value, float) or expr.dtype == "float":
         return names.numbers.constant(float(expr.value), "f32")
-    return index(int(expr.value))
+    # Emmy spells those beyond 32768 as `long long`.
+    return index(int(expr.value), long=abs(int(expr.value)) > 32768)
 
 
 def _var(expr: Var, names: Names) -> Value:
@@ -105,7 +106,8 @@ def _binary(expr: BinaryExpr, names: Names) -> Value:
         function = np.logical_and if op == "&&" else np.logical_or
         return Value(function(left.array != 0, right.array != 0), "bool")
     if left.type not in FLOATS and right.type not in FLOATS:
-        return _whole(op, names.numbers.as_index(left), names.numbers.as_index(right))
+        long = left.is_long or (right.is_long and op not in ("<<", ">>"))
+        return _whole(op, names.numbers.as_index(left), names.numbers.as_index(right), long)
     common = _common_float(left, right)
     if op in _COMPARE:
         a, b = (names.numbers.convert(value, common).array for value in (left, right))
@@ -115,13 +117,13 @@ def _binary(expr: BinaryExpr, names: Names) -> Value:
     return names.numbers.compute(_REAL[op], (left, right), common)
 
 
-def _whole(op: str, a: Array, b: Array) -> Value:
+def _whole(op: str, a: Array, b: Array, long: bool) -> Value:
     if op in _COMPARE:
         return Value(_COMPARE[op](a, b), "bool")
     function = _WHOLE.get(op)
     if function is None:
         raise InputError(f"there is no operator {op!r}")
-    return Value(function(a, b), INDEX)
+    return index(function(a, b), long=long)
 
 
 def _common_float(*values: Value) -> str:
@@ -139,7 +141,8 @@ def _ternary(expr: TernaryExpr, names: Names) -> Value:
         common = _common_float(a, b)
         a, b = names.numbers.convert(a, common), names.numbers.convert(b, common)
         return Value(np.where(chosen, a.array, b.array), common)
-    return Value(np.where(chosen, names.numbers.as_index(a), names.numbers.as_index(b)), INDEX)
+    whole = np.where(chosen, names.numbers.as_index(a), names.numbers.as_index(b))
+    return index(whole, long=a.is_long or b.is_long)
 
 
 def _cast(expr: CastExpr, names: Names) -> Value:
@@ -150,14 +153,14 @@ def _call(expr: FuncCallExpr, names: Names) -> Value:
     args = [evaluate(arg, names) for arg in expr.args]
     if expr.name in _LAYOUTS:
         row, column, size = (names.numbers.as_index(arg) for arg in args)
-        return Value(_LAYOUTS[expr.name](row, column, size), INDEX)
+        return index(_LAYOUTS[expr.name](row, column, size))
     if expr.name == "bitwise_count":
         return names.numbers.assign(expr.name, args, "i32")
     return names.numbers.compute(expr.name, args, "f32")
 
 
 def _flat_index(expr: FlatIndex, names: Names) -> Value:
-    return Value(names.flat(expr.buffer, expr.index), INDEX)
+    return index(names.flat(expr.buffer, expr.index))
 
 
 _COMPARE: dict[str, Callable[..., Any]] = {

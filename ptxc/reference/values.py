@@ -22,8 +22,9 @@ from ptxc.reference.codes import EIGHT_BITS, encode4
 FLOATS = frozenset({"f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"})
 INTEGERS = frozenset({"i16", "i32", "i64", "u8", "u16", "u32", "u64"})
 
-#: The type of an index: C's int or long long, whichever holds it.
-INDEX = "index"
+#: The types of indices, C's int and long long; both are computed exactly.
+INDEX, LONG_INDEX = "index", "long index"
+_INDICES = {INDEX: "i32", LONG_INDEX: "i64"}
 
 #: C's names of types, which ``CastExpr`` and ``Smem`` have.
 _C_NAMES = {
@@ -35,7 +36,7 @@ _C_NAMES = {
 
 
 class Value(NamedTuple):
-    """One number a thread (or one for all), and its element type or :data:`INDEX`."""
+    """One number a thread (or one for all), and its element type, or that of an index."""
 
     array: Array
     type: str
@@ -43,7 +44,12 @@ class Value(NamedTuple):
     @property
     def is_integer(self) -> bool:
         """Whether C computes with it as an integer."""
-        return self.type == INDEX or self.type in INTEGERS or self.type == "f4e2m1x2"  # an unsigned char
+        return self.type in _INDICES or self.type in INTEGERS or self.type == "f4e2m1x2"  # an unsigned char
+
+    @property
+    def is_long(self) -> bool:
+        """Whether C computes with it as an integer of 64 bits."""
+        return self.type in (LONG_INDEX, "i64", "u64")
 
 
 def element_type(name: str) -> str:
@@ -54,9 +60,9 @@ def element_type(name: str) -> str:
     return found
 
 
-def index(array: Any) -> Value:
-    """An index."""
-    return Value(np.asarray(array, np.int64), INDEX)
+def index(array: Any, *, long: bool = False) -> Value:
+    """An index, an int or a ``long long``."""
+    return Value(np.asarray(array, np.int64), LONG_INDEX if long else INDEX)
 
 
 class Numbers:
@@ -72,7 +78,7 @@ class Numbers:
         """How an array holds values of a type while they are computed with."""
         if type in FLOATS:
             return np.dtype(np.float64)
-        return np.dtype(np.int64) if type == INDEX else DTYPES[type]
+        return np.dtype(np.int64) if type in _INDICES else DTYPES[type]
 
     def rounded(self, array: Array, type: str) -> Array:
         """Floats as ``type`` has them."""
@@ -168,6 +174,8 @@ class Numbers:
         if len(args) != 1 or type is None:
             raise InputError("bitcast takes one operand and needs the type to cast to")
         (value,) = args
+        if value.type in _INDICES:
+            value = self.convert(value, _INDICES[value.type])
         bits = encoded(value.array, value.type) if value.type in FLOATS else value.array
         if bits.dtype.itemsize != DTYPES[type].itemsize:
             raise InputError(f"bitcast from {value.type} to {type}")
@@ -176,7 +184,7 @@ class Numbers:
 
 def promote(name: str, args: Sequence[Value]) -> str:
     """The type of an operation whose statement names none (Emmy's ``dtype_promote``)."""
-    types = [c_type((arg,)) if arg.type == INDEX else arg.type for arg in args]
+    types = [_INDICES.get(arg.type, arg.type) for arg in args]
     if types and name in _INTEGER and all(type in INTEGERS for type in types):
         signed = max((int(type[1:]) for type in types if type[0] == "i"), default=0)
         unsigned = max((int(type[1:]) for type in types if type[0] == "u"), default=0)
@@ -186,7 +194,7 @@ def promote(name: str, args: Sequence[Value]) -> str:
 
 def c_type(args: Sequence[Value]) -> str:
     """C's usual arithmetic conversion of integers: at least int; the wider wins, unsigned where as wide."""
-    types = [arg.type if arg.type != INDEX else "i32" for arg in args]
+    types = [_INDICES.get(arg.type, arg.type) for arg in args]
     if any(type[1:] == "64" for type in types):
         return "u64" if "u64" in types else "i64"
     return "u32" if "u32" in types else "i32"

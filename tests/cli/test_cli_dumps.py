@@ -74,6 +74,7 @@ def test_dumps_from_a_pass_on_keep_those_before_it(tmp_path: Path) -> None:
         "72-pair-halves.ir",
         "75-dead-code.ir",
         "80-leave-ssa.ir",
+        "85-pressure.ir",
         "90-registers.ir",
         "out.ptx",
     }
@@ -211,7 +212,7 @@ def test_an_error_in_ir_names_its_line(tmp_path: Path) -> None:
         (["k.ir"], "give the first pass to run: ptxc compile --start-at PASS"),
         (["90-registers.ir"], "--start-at print"),
         (["50-simplify.ir", "--start-at", "registers"], "the IR is in SSA form; start at 'leave-ssa' or before it"),
-        (["90-registers.ir", "--start-at", "cse"], "the IR has left SSA form; start at 'registers', or at 'print'"),
+        (["90-registers.ir", "--start-at", "cse"], "the IR has left SSA form; start at 'pressure', or at 'print'"),
         (["k.ir", "--start-at", "cse", "--target", "sm_80"], "the IR is made for sm_89, not for sm_80"),
         (["k.ir", "--start-at", "cse", "--launch-json", "l.json"], "IR does not say how to launch it"),
         (["k.ir", "--start-at", "cse", "--math", "fast"], "--math fast changes nothing in IR"),

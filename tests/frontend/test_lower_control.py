@@ -65,6 +65,19 @@ def test_loops_to_a_runtime_size(size: int) -> None:
     np.testing.assert_array_equal(folded(Loop(axis("k", Dim("n")), (ROW, SUM)), size=size), X[:, :size].sum(1))
 
 
+@pytest.mark.parametrize("simple", [True, False])
+@pytest.mark.parametrize("start", [0, -5, 5])
+@pytest.mark.parametrize("size", [0, 1, 5, 9, 10, 11, 16, 40])
+def test_loops_whose_extent_may_be_below_zero(size: int, start: int, simple: bool) -> None:
+    body = (Load("v", "x", (AT, op("&", var("k"), 63))), SUM)
+    body = body if simple else (*body, Cond(op("<", var("k"), 3), (SUM,)))
+    extent = Dim(op("-", var("n"), 10))
+    loop = StridedLoop(axis("k", extent), lit(start), lit(1), body) if start else Loop(axis("k", extent), body)
+    turns = [k for k in range(start, size - 10) for _ in range(1 if simple or k >= 3 else 2)]
+    expected = X[:, [k % 64 for k in turns]].sum(1)
+    np.testing.assert_array_equal(folded(loop, size=size), expected)
+
+
 @pytest.mark.parametrize("more", [0, 1, 3, 30])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 15, 16, 17, 19, 20, 21, 31, 32, 33, 36, 63, 64])
 def test_loops_come_in_rounds_and_what_is_left(size: int, more: int) -> None:

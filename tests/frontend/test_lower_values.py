@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from emmy.compiler.dtype import encode_f4
-from kernel_ir import Assign, Load, Write, dtype, tile, var
+from kernel_ir import Assign, Let, Load, Write, dtype, op, tile, var
 from lowering_lab import (
+    AT,
     DTYPES,
     INTEGERS,
     Array,
@@ -221,6 +222,29 @@ def test_the_sign_of_a_mixed_operation_shows_in_what_follows() -> None:
         stmts = [Assign(v, "add", (left, right)), Assign(f, "copy", (v,), dtype=dtype("f32"))]
         cases.add(f"{left} and {right}", stmts, f, "f32", total.astype(np.float32))
     cases.check()
+
+
+def indices() -> Cases:
+    """An index is an int or, where a literal beyond 32768 is in it, a `long long`, however few bits hold it."""
+    cases = Cases(COUNT, {})
+    at = np.arange(COUNT, dtype=np.int64)
+    for factor, long in ((3, False), (32768, False), (40000, True)):
+        products = {"multiply": (at * factor) ** 2, "add": at * factor * 2, "square": (at * factor) ** 2}
+        for name, exact in products.items():
+            v, w = cases.fresh(), cases.fresh()
+            stmts = [Let(v, op("*", AT, factor)), Assign(w, name, (v,) if name == "square" else (v, v))]
+            whole = exact if long else exact.astype(np.int32)
+            cases.add(f"{name} of {factor} times the index", stmts, w, "f32", whole.astype(np.float32))
+    return cases
+
+
+def test_an_index_is_computed_with_in_its_c_type() -> None:
+    indices().check()
+
+
+@pytest.mark.needs("nvcc")
+def test_an_index_is_computed_with_as_emmys_cuda_does() -> None:
+    indices().check(run_emmy)
 
 
 @pytest.mark.needs("nvcc")

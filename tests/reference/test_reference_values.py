@@ -56,6 +56,17 @@ def test_operations_on_floats(name: str, args: tuple[float, ...], expected: floa
     assert result.array[0] == expected
 
 
+def test_an_index_has_a_c_type() -> None:
+    """That of an int, or of a `long long` where a literal beyond 32768 is in it."""
+    short, long = index([65535]), index([65535], long=True)
+    assert (short.is_long, long.is_long) == (False, True)
+    assert EXACT.assign("square", [short], None).array[0] == np.float32(65535**2 - 2**32)
+    assert EXACT.assign("square", [long], None).array[0] == 65535**2
+    assert EXACT.assign("bitcast", [index([0x3F800000])], "f32").array[0] == 1
+    with pytest.raises(InputError, match="bitcast"):
+        EXACT.assign("bitcast", [long], "f32")
+
+
 def test_integers_compute_as_c_does() -> None:
     a, b = np.array([7, -7, 7, -7, 5]), np.array([2, 2, -2, -2, 0])
     assert quotient(a, b).tolist() == [3, -3, -3, 3, 0]
