@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -146,11 +145,17 @@ def _folder(folder: Path, target: str | None) -> Iterator[Candidate]:
 
 
 def _lines(name: str) -> Iterator[Candidate]:
+    from ptxc.frontend.jsonfile import standard_input
+
     with ExitStack() as stack:
-        file = sys.stdin.buffer if name == STDIN else stack.enter_context(_opened(name))
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _line(line, "<stdin>" if name == STDIN else name, number)
+        file = standard_input() if name == STDIN else stack.enter_context(_opened(name))
+        shown = "<stdin>" if name == STDIN else name
+        try:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _line(line, shown, number)
+        except OSError as error:
+            raise _unreadable(error, shown) from error
 
 
 def _line(line: bytes, file: str, number: int) -> Candidate:
@@ -176,4 +181,8 @@ def _opened(name: str) -> IO[bytes]:
     try:
         return open(name, "rb")
     except OSError as error:
-        raise InputError(f"cannot read the file: {error.strerror}", hint="name JSON lines", file=name) from error
+        raise _unreadable(error, name) from error
+
+
+def _unreadable(error: OSError, name: str) -> InputError:
+    return InputError(f"cannot read the file: {error.strerror}", hint="name JSON lines", file=name)

@@ -7,8 +7,9 @@ Ctrl-C or a kill ended it, 141 where the reader of its output went away.
 To add a command, write a module here with ``add(commands)``, which makes the command's parser and says what runs it,
 and name it in :data:`COMMANDS`. What commands share: :mod:`~ptxc.cli.arguments` (parsing, groups of options),
 :mod:`~ptxc.cli.session` (reading and compiling what was given), :mod:`~ptxc.cli.files` (writing),
-:mod:`~ptxc.cli.messages` (errors and tables). A module imports what takes time (Emmy, NumPy, networkx, rich) only when
-its command runs; this one imports next to nothing before :func:`main` can catch Ctrl-C.
+:mod:`~ptxc.cli.messages` (errors and tables), :mod:`~ptxc.cli.streams` (standard input, output, error). A module
+imports what takes time (Emmy, NumPy, networkx, rich) only when its command runs; this one imports next to nothing
+before :func:`main` can catch Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ptxc.cli import streams
 from ptxc.errors import CompileError, StoreWarning, UsageError
 
 if TYPE_CHECKING:
@@ -66,10 +68,16 @@ def build() -> tuple[Parser, Commands]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (the process's by default) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with streams.occupied():
+        return _status(arguments)
+
+
+def _status(arguments: list[str]) -> int:
+    """Run the command line, say what goes wrong, and return the exit status."""
     try:
         with _ended_by_kill(), _warnings_said():
             status = _run(arguments)
-            _flush()
+            streams.flush()
             return status
     except CompileError as error:
         from ptxc.cli.messages import complain
@@ -87,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return report_crash(fault, arguments)
     finally:
-        _forget_output()
+        streams.forget()
 
 
 def _run(arguments: list[str]) -> int:
@@ -158,27 +166,3 @@ def _warnings_said() -> Iterator[None]:
         warnings.simplefilter("always", StoreWarning)
         warnings.showwarning = show
         yield
-
-
-def _flush() -> None:
-    """Write out standard output, so that what goes wrong is known while it can be said."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(f"cannot write to standard output: {error.strerror}") from error
-
-
-def _forget_output() -> None:
-    """Have the interpreter not try again, when it ends, to write what cannot be written."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            continue
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)

@@ -22,7 +22,7 @@ from ptxc.cli.arguments import (
     require_sources,
 )
 from ptxc.cli.files import STDIO, distinct, is_folder, keep_inputs, make_folder, output_names, write_all
-from ptxc.cli.messages import printable, say, table
+from ptxc.cli.messages import present, printable, table
 from ptxc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class _Plan:
             )
         write_all(contents)
         for report in reports:
-            say(report)
+            present(report)
 
     def _place(self, source: Source, kernel: str) -> Path:
         """The file for a module; ``kernel`` is its kernel's name if it has a file of its own."""

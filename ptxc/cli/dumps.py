@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ptxc.cli.files import keep_inputs, make_folder, write
 from ptxc.cli.jsontext import compact
-from ptxc.cli.messages import say
+from ptxc.cli.messages import present
 from ptxc.compilation import CompiledKernel
 from ptxc.ir.kernel import Kernel
 
@@ -56,9 +56,9 @@ class Dumps:
         if self.folder is not None:
             write(self.folder / f"{step}.ir", text)
         if name in self.after or ALL in self.after:
-            say(f"// {self.label} after {step}\n{text}")
+            present(f"// {self.label} after {step}\n{text}")
         if self.changed and self._before is not None:
-            say(_difference(self.label, *self._before, step, text))
+            present(_difference(self.label, *self._before, step, text))
         self._before = (step, text)
 
     def finish(self, kernel: CompiledKernel) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ptxc.cli.files import make_folder, stem, write
 from ptxc.cli.messages import complain, say
 from ptxc.cli.sources import Source
-from ptxc.errors import CompileError, InternalError
+from ptxc.errors import CompileError, InputError, InternalError
 
 
 def report(error: InternalError, source: Source, command_line: str) -> None:
@@ -24,7 +24,7 @@ def report(error: InternalError, source: Source, command_line: str) -> None:
     files: dict[str, str | bytes] = {}
     if error.reproducer:
         files["before.ir"] = error.reproducer
-    with suppress(OSError):
+    with suppress(InputError):
         files[f"input-{Path(source.given).name if source.given != '-' else 'stdin'}"] = source.data
     _keep(error, error.kernel or stem(source.given), files, command_line)
 
@@ -44,12 +44,13 @@ def _keep(error: InternalError, about: str, files: dict[str, str | bytes], comma
     digest = hashlib.sha256(b"".join(text.encode("utf-8", "replace") if isinstance(text, str) else text
                                      for text in files.values())).hexdigest()[:8]  # fmt: skip
     name = f"ptxc-fault-{re.sub('[^A-Za-z0-9_]', '_', about)[:60]}-{digest}"
-    for place in (Path(), Path(tempfile.gettempdir())):
+    for here in (True, False):
         try:
+            place = Path() if here else Path(tempfile.gettempdir())
             make_folder(place / name)
             for file, content in files.items():
                 write(place / name / file, content)
-        except CompileError:
+        except (CompileError, OSError):  # nor need there be a folder for temporary files
             continue
         say(f"ptxc: this is a fault of ptxc; please report it, with the folder {str(place / name)!r}")
         return

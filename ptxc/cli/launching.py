@@ -78,8 +78,9 @@ def load(args: argparse.Namespace, device: CudaDevice | None = None) -> Program:
     source = source_of(args)
     try:
         head = source.data[:4096] if source.flows or Path(source.given).exists() else b""
-    except OSError as error:
-        raise UsageError(f"cannot read {source.name!r}: {error.strerror}") from error
+    except InputError as error:
+        error.at(file=source.name)
+        raise
     if is_ptx(source.given, head):
         return _load_ptx(args, source)
     aim(source, device)

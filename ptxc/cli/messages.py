@@ -5,12 +5,20 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from ptxc.errors import CompileError, InternalError
+from ptxc.errors import CompileError, InternalError, UsageError
 
 
 def say(text: str) -> None:
-    """Write ``text`` and a newline to standard error.
+    """Write a message and a newline to standard error. One that the disk has no room for is lost: what it is about is
+    in the exit status too."""
+    with suppress(UsageError):
+        present(text)
+
+
+def present(text: str) -> None:
+    """The same for what was asked for: a dump, a report. Raises UsageError where it cannot be written.
 
     Where nobody reads it, the command ends: it may be a compilation's dump, deep inside the compiler.
     """
@@ -18,6 +26,8 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
         raise SystemExit(128 + signal.SIGPIPE) from None
+    except OSError as error:
+        raise UsageError(f"cannot write to standard error: {error.strerror}") from error
 
 
 def complain(error: CompileError) -> None:

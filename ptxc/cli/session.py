@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ptxc.cli import faults
 from ptxc.cli.arguments import options_of
-from ptxc.cli.messages import complain, say, table
+from ptxc.cli.messages import complain, present, say, table
 from ptxc.cli.progress import progress
 from ptxc.cli.sources import Outcome, Source, Watchers, compile_source, internal_error
 from ptxc.compilation import CompiledKernel, Options
@@ -45,7 +45,7 @@ def compile_all(
     if failed and len(args.sources) > 1:
         say(f"ptxc: {failed} of {len(args.sources)} files failed")
     if args.time_passes:
-        say(times.text())
+        present(times.text())
     return status
 
 

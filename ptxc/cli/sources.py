@@ -10,7 +10,6 @@ import gzip
 import io
 import os
 import re
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -64,15 +63,21 @@ class Source:
 
     @cached_property
     def data(self) -> bytes:
-        """Its bytes, packed or not as they are; of a source that flows, no more than the reader takes."""
-        from ptxc.frontend.jsonfile import MAX_BYTES
+        """Its bytes, packed or not as they are; of a source that flows, no more than the reader takes.
 
-        if self.given == STDIO:
-            if sys.stdin is None:
-                raise InputError("standard input is closed", hint="name a file, or redirect one to standard input")
-            return sys.stdin.buffer.read(MAX_BYTES + 1)
-        with open(self.given, "rb") as file:
-            return file.read(MAX_BYTES + 1)
+        Raises InputError.
+        """
+        from ptxc.frontend.jsonfile import MAX_BYTES, standard_input
+
+        try:
+            if self.given == STDIO:
+                return standard_input().read(MAX_BYTES + 1)
+            with open(self.given, "rb") as file:
+                return file.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            hint = "give a file that can be read, or - for standard input"
+            raise InputError(f"cannot read the file: {reason}", hint=hint) from error
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -83,9 +88,9 @@ class Source:
 
     def text(self) -> str:
         """Its text, unpacked. Raises InputError."""
+        data = self.data
         try:
-            data = gzip.decompress(self.data) if self.data.startswith(b"\x1f\x8b") else self.data
-            return data.decode()
+            return (gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data).decode()
         except (OSError, ValueError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"cannot read the file: {reason}", hint="give IR text, plain or gzip") from error

@@ -55,7 +55,7 @@ def read_bytes(source: str | os.PathLike[str] | BinaryIO) -> bytes:
     """The bytes of a path, ``-`` for standard input, or a binary file, packed or not as they are. Raises InputError."""
     try:
         if source == "-":
-            return _drain(sys.stdin.buffer)
+            return _drain(standard_input())
         if isinstance(source, str | os.PathLike):
             with open(source, "rb") as file:
                 return _drain(file)
@@ -64,6 +64,13 @@ def read_bytes(source: str | os.PathLike[str] | BinaryIO) -> bytes:
         # ValueError: a path with a null character, a file that is closed.
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read the file: {reason}", hint=_HINT) from error
+
+
+def standard_input() -> BinaryIO:
+    """Standard input. Raises InputError where it is closed."""
+    if sys.stdin is None:
+        raise InputError("standard input is closed", hint="name a file, or redirect one to standard input")
+    return sys.stdin.buffer
 
 
 def _contents(source: str | os.PathLike[str] | BinaryIO) -> bytes:

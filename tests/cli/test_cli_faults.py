@@ -142,8 +142,11 @@ def test_a_folder_that_cannot_be_written_goes_elsewhere(tmp_path: Path, monkeypa
         result = ptxc("compile", ROW_MAX, cwd=Path("/proc"))
         monkeypatch.setattr("tempfile.tempdir", "/proc")
         nowhere = ptxc("compile", ROW_MAX, cwd=Path("/proc"))
+        with mock.patch("tempfile.gettempdir", side_effect=FileNotFoundError(2, "No usable temporary directory")):
+            absent = ptxc("compile", ROW_MAX, cwd=Path("/proc"))
     (kept,) = tmp_path.iterdir()
     assert repr(str(kept)) in result.err
-    assert nowhere.status == 70
+    assert nowhere.status == absent.status == 70
     assert "please report it, with this:\n" in nowhere.err
+    assert "please report it, with this:\n" in absent.err
     assert "ZeroDivisionError" in nowhere.err

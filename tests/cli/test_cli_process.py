@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_lab import KERNELS, ROW_MAX, VECTOR_ADD, command, environment, files, process, ptxc
+from cli_lab import DATA, KERNELS, ROW_MAX, VECTOR_ADD, command, environment, files, process, ptxc
 
 import ptxc as api
 from ptxc.target import TARGETS
+
+#: Whose sizes are known at run time, so that `ptxc run` has a note.
+DYNAMIC = DATA / "any_size.json"
 
 
 def test_as_a_module_it_takes_the_place_of_a_script(tmp_path: Path) -> None:
@@ -101,6 +104,8 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
         (f'compile "{VECTOR_ADD}" >&-', "cannot write to standard output: it is closed"),
         ("--version >&-", "cannot write to standard output: it is closed"),
         ("compile - <&-", "<stdin>: standard input is closed; name a file, or redirect one to standard input"),
+        ("run - <&-", "standard input is closed; name a file, or redirect one to standard input"),
+        ("batch - --out out <&-", "standard input is closed; name a file, or redirect one to standard input"),
     ],
 )
 def test_a_standard_stream_that_is_needed_and_closed(line: str, expected: str, tmp_path: Path) -> None:
@@ -112,7 +117,73 @@ def test_a_standard_stream_that_is_needed_and_closed(line: str, expected: str, t
     assert expected in done.stderr
     assert done.stderr.startswith("ptxc: error: ")
     assert done.stderr.count("\n") == 1
-    assert files(tmp_path) == []
+    assert files(tmp_path) in ([], ["out/results.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "begins"),
+    [
+        (f"compile {VECTOR_ADD} --dump-changed --time-passes", 0, ".version"),
+        (f"run {DYNAMIC} --json", 0, "{"),
+        ("check absent.json", 2, ""),
+        ("run absent.json --json", 2, ""),
+        ("no-command", 2, ""),
+    ],
+)
+def test_without_standard_error_messages_are_lost(args: str, status: int, begins: str, tmp_path: Path) -> None:
+    heard = process(*args.split(), cwd=tmp_path)
+    assert heard.stderr  # else nothing is tested
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -P -m ptxc {args} 2>&-', command()[0]],
+        capture_output=True, cwd=tmp_path, env=environment(), check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == (heard.stdout, b"", status)
+    assert done.stdout.decode().startswith(begins)
+    assert bool(done.stdout) == bool(begins)
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    code = "import os; from ptxc.cli import main; main(['passes', 'cse']); print(os.open('/dev/null', os.O_RDONLY) > 2)"
+    for closed in ("<&-", "2>&-", "<&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f'"$0" -P -c "$1" {closed}', command()[0], code],
+            capture_output=True, cwd=tmp_path, env=environment(), check=True,
+        )  # fmt: skip
+        assert done.stdout.endswith(b"True\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        ("check absent.json", 2),
+        ("compile absent.json", 2),
+        ("run absent.json", 2),
+        ("no-command", 2),
+        (f"compile {VECTOR_ADD} -o k.ptx", 0),
+        (f"run {DYNAMIC}", 0),  # a note is lost
+        (f"compile {VECTOR_ADD} --dump-changed", 2),  # what was asked for is not
+        (f"compile {VECTOR_ADD} --time-passes", 2),
+    ],
+)
+def test_standard_error_that_is_full(args: str, status: int, tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(*args.split()), stdout=subprocess.PIPE, stderr=full, cwd=tmp_path, env=environment(), check=False
+        )
+    assert done.returncode == status
+
+
+@pytest.mark.parametrize("args", ["compile -", "check -", "run -", "batch - --out out"])
+def test_standard_input_that_cannot_be_read(args: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -P -m ptxc {args} 0>file', command()[0]],
+        capture_output=True, cwd=tmp_path, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"ptxc: error: <stdin>: cannot read the file: Bad file descriptor; ")
+    assert done.stderr.count(b"\n") == 1
 
 
 # --------------------------------------------------------------------------------------------------------- signals
