@@ -10,6 +10,7 @@ Exit statuses of the command line: 2 for an error of the input or the usage, 70 
 
 from __future__ import annotations
 
+import errno
 from typing import Self
 
 
@@ -69,6 +70,10 @@ class ToolchainError(CompileError):
     """ptxas is missing or refuses the text."""
 
 
+class WriteError(CompileError):
+    """The files that a tool works on cannot be written: there is no room for them."""
+
+
 class DeviceError(CompileError):
     """There is no GPU to use, or what was launched on it failed: a kernel that hangs, an illegal address."""
 
@@ -101,3 +106,10 @@ class InternalError(CompileError):
 
     exit_status = 70
     reproducer = ""
+
+
+def room_for(fault: OSError) -> str:
+    """What to do where the system does not take what is written; empty where that is not a matter of room."""
+    if fault.errno == errno.EFBIG:
+        return "raise the limit of files' sizes, ulimit -f"
+    return "make room on that disk" if fault.errno in (errno.ENOSPC, errno.EDQUOT) else ""

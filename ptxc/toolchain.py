@@ -5,21 +5,24 @@ ptxc needs none of them to compile. With ptxas it can check its text and report 
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ptxc.errors import ToolchainError
+from ptxc.errors import ToolchainError, WriteError, room_for
 from ptxc.target import PTX_RELEASES, TARGETS
 
 #: The Python package that contains ptxas and nvcc, and the last one whose ptxas knows the GPUs before sm_75.
@@ -28,6 +31,17 @@ _PACKAGE_12: Final = "nvidia-cuda-nvcc-cu12"
 
 #: The Python packages that contain other tools.
 _PACKAGES: Final[Mapping[str, str]] = {"nvdisasm": "nvidia-cuda-nvdisasm"}
+
+#: Why a tool cannot write its files, and how it and what it calls say so: by the exit status, which comes first (for a
+#: signal, a shell's or its own), or in words.
+_TOO_LARGE: Final = OSError(errno.EFBIG, "File too large")
+_SAID_TOO_LARGE: Final = re.compile(
+    rf"^(-{signal.SIGXFSZ:d}|{128 + signal.SIGXFSZ}) |file too large|file size limit exceeded", re.IGNORECASE
+)
+_FULL: Final = OSError(errno.ENOSPC, "No space left on device")
+_SAID_FULL: Final = re.compile(
+    r"fatal +: internal error: writing file|no space left|disk quota exceeded", re.IGNORECASE
+)
 
 #: How many seconds of wall-clock time a call of ptxas may take.
 TIME_LIMIT: Final = 600.0
@@ -142,7 +156,8 @@ def assemble(ptx: str, target: str, *, ptxas: Path | None = None, options: Seque
 
     ``options`` are further arguments for ptxas. Without ``ptxas``, a ptxas that does not know the target is passed over
     for the next of `find_tools`: that of CUDA 13 knows no GPU before sm_75, older ones do not know the newest. A
-    ToolchainError says why there is none, or quotes what it found wrong in the text.
+    ToolchainError says why there is none, or quotes what it found wrong in the text; a WriteError, that there is no
+    room for what it writes.
     """
     candidates = [ptxas] if ptxas is not None else find_tools("ptxas")
     for candidate in candidates:
@@ -154,8 +169,8 @@ def assemble(ptx: str, target: str, *, ptxas: Path | None = None, options: Seque
 
 def _assemble_with(ptxas: Path, ptx: str, target: str, options: Sequence[str]) -> Assembly | None:
     """What ``ptxas`` makes of the text; None where it does not know the target."""
-    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
-        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+    with working_folder() as folder:
+        source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
         source.write_text(ptx, encoding="utf-8")
         command = [str(ptxas), "-v", f"-arch={target}", *options, str(source), "-o", str(cubin)]
         status, output, seconds = run_timed(command, TIME_LIMIT)
@@ -164,14 +179,48 @@ def _assemble_with(ptxas: Path, ptx: str, target: str, options: Sequence[str]) -
             return None
         if status != 0 or not cubin.exists():
             raise _refusal(status, output, ptx, target, ptxas)
+        made = cubin.read_bytes()
+        if _is_cut_off(made):  # ptxas does not always notice
+            raise _without_room(_FULL)
         warnings = tuple(f"line {line}: {what}" if line else what for line, what in _messages("warning", output))
-        return Assembly(cubin.read_bytes(), _read_resources(output), warnings, seconds)
+        return Assembly(made, _read_resources(output), warnings, seconds)
+
+
+def _is_cut_off(cubin: bytes) -> bool:
+    """Whether the end of an ELF file is missing, which has its tables there."""
+    if not cubin.startswith(b"\x7fELF"):
+        return False
+    if len(cubin) < 64:
+        return True
+    programs, sections = struct.unpack_from("<QQ", cubin, 32)
+    program_size, program_count, section_size, section_count = struct.unpack_from("<4H", cubin, 54)
+    end: int = max(programs + program_size * program_count, sections + section_size * section_count)
+    return len(cubin) < end
+
+
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """A folder for the files of a tool, gone at the end. Raises WriteError where they cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise _without_room(error) from error
+
+
+def _without_room(fault: OSError) -> WriteError:
+    """The error for a file of a tool's that cannot be written."""
+    place = f" in {tempfile.tempdir!r}" if tempfile.tempdir else ""
+    what = f"cannot write temporary files{place}: {fault.strerror or fault}"
+    other = "" if fault.errno == errno.EFBIG else "name another folder in TMPDIR"
+    return WriteError(what, hint=", or ".join(filter(None, (room_for(fault), other))))
 
 
 def run_timed(command: Sequence[str], time_limit: float) -> tuple[int, str, float]:
     """Run ``command``: its exit status (negative for a signal), what it printed, its CPU seconds.
 
-    The figure of `subprocess` for the CPU time mixes all children of the process; `os.wait4` tells one child's.
+    The figure of `subprocess` for the CPU time mixes all children of the process; `os.wait4` tells one child's. Raises
+    ToolchainError where the command cannot run or took too long, WriteError where it could not write a file.
     """
     try:
         process = subprocess.Popen(
@@ -206,6 +255,9 @@ def run_timed(command: Sequence[str], time_limit: float) -> tuple[int, str, floa
         process.returncode = os.waitstatus_to_exitcode(wait_status)
     if expired.is_set():
         raise ToolchainError(f"{command[0]} took longer than {time_limit:g} s and was ended")
+    for fault, said in ((_TOO_LARGE, _SAID_TOO_LARGE), (_FULL, _SAID_FULL)):
+        if process.returncode and said.search(f"{process.returncode} {output}"):
+            raise _without_room(fault)
     return process.returncode, output, usage.ru_utime + usage.ru_stime
 
 

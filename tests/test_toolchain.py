@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ptxc import toolchain
-from ptxc.errors import ToolchainError
+from ptxc.errors import ToolchainError, WriteError
 from ptxc.toolchain import Resources, assemble, find_ptxas, find_tool
 
 Script = Callable[[str], Path]
@@ -315,3 +316,54 @@ def test_nothing_is_left_behind(script: Script, monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(ToolchainError):
         assemble(PTX, "sm_80")
     assert os.listdir(folder) == []
+
+
+# ------------------------------------------------------------------------------------------------------------ room
+
+#: An ELF file's header, whose section headers end at byte 128; and the whole file.
+CUT_OFF = b"\x7fELF\x02\x01\x01".ljust(40, b"\0") + (64).to_bytes(8, "little") + bytes(10) + b"\x40\0\x01\0\0\0"
+WHOLE = CUT_OFF.ljust(128, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("kill -XFSZ $$", "File too large; raise the limit of files' sizes, ulimit -f"),
+        ("exit 153", "File too large; raise the limit of files' sizes, ulimit -f"),  # of a shell that calls it
+        (
+            "echo 'ptxas fatal   : Internal error: writing file'; exit 255",
+            "No space left on device; make room on that disk, or name another folder in TMPDIR",
+        ),
+        (f"printf '{''.join(f'\\{byte:03o}' for byte in CUT_OFF)}' > $cubin", "No space left on device; make room"),
+        ("printf '\\177ELF' > $cubin", "No space left on device; make room"),
+    ],
+)
+def test_a_tool_that_has_no_room(body: str, reason: str, script: Script) -> None:
+    script(body)
+    with pytest.raises(WriteError) as caught:
+        assemble(PTX, "sm_80")
+    assert f"cannot write temporary files in {tempfile.gettempdir()!r}: {reason}" in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_a_whole_cubin_is_taken(script: Script) -> None:
+    script(f"printf '{''.join(f'\\{byte:03o}' for byte in WHOLE)}' > $cubin")
+    assert assemble(PTX, "sm_80").cubin == WHOLE
+
+
+def test_a_folder_for_temporary_files_that_has_no_room(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    script("exit 1")
+    for number, hint in ((errno.EFBIG, "ulimit -f"), (errno.ENOSPC, "TMPDIR"), (errno.EACCES, "TMPDIR")):
+        monkeypatch.setattr(Path, "write_text", _failing(number))
+        with pytest.raises(WriteError, match=f"cannot write temporary files.*{hint}"):
+            assemble(PTX, "sm_80")
+    monkeypatch.setattr("tempfile.TemporaryDirectory", _failing(errno.ENOENT))
+    with pytest.raises(WriteError, match="cannot write temporary files"):
+        assemble(PTX, "sm_80")
+
+
+def _failing(number: int) -> Callable[..., None]:
+    def fail(*args: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail

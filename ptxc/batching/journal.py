@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from ptxc.batching.candidates import Task
 from ptxc.batching.job import Built
-from ptxc.errors import InputError, UsageError
+from ptxc.errors import InputError, UsageError, room_for
 
 RESULTS = "results.jsonl"
 
@@ -52,7 +52,7 @@ class Journal:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = open(self._path, "a+b")  # noqa: SIM115
         except OSError as error:
-            raise UsageError(f"cannot write to the folder {os.fspath(folder)!r}: {error.strerror}") from error
+            raise self._unwritable(error) from error
         try:
             self._lock()
             self._read()
@@ -121,7 +121,11 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise UsageError(f"cannot write to the folder {str(self._folder)!r}: {error.strerror}") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UsageError:
+        what = f"cannot write to the folder {str(self._folder)!r}: {error.strerror}"
+        return UsageError(what, hint=room_for(error))
 
     def _keep(self, built: Built) -> Record:
         """Write the files of an outcome; their names, for its line."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ptxc.errors import CompileError, UsageError
+from ptxc.errors import CompileError, UsageError, room_for
 
 STDIO = "-"
 
@@ -74,7 +74,9 @@ def _failing(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         what = "to standard output" if str(path) == STDIO else repr(os.fspath(path))
-        hint = "" if os.path.exists(path.parent) else f"make the folder {os.fspath(path.parent)!r} first"
+        hint = room_for(error) if isinstance(error, OSError) and str(path) != STDIO else ""
+        if not os.path.exists(path.parent):
+            hint = f"make the folder {os.fspath(path.parent)!r} first"
         raise UsageError(f"cannot write {what}: {reason}", hint=hint) from error
 
 
@@ -118,7 +120,8 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot make the folder {os.fspath(path)!r}: {reason}") from error
+        hint = room_for(error) if isinstance(error, OSError) else ""
+        raise UsageError(f"cannot make the folder {os.fspath(path)!r}: {reason}", hint=hint) from error
 
 
 def is_folder(text: str) -> bool:

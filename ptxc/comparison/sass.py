@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 from ptxc.errors import ToolchainError
-from ptxc.toolchain import find_tool, run_timed
+from ptxc.toolchain import find_tool, run_timed, working_folder
 
 #: Bytes of an instruction.
 SIZE: Final = 16
@@ -169,8 +167,8 @@ def parse(text: str) -> list[Instruction]:
 def disassemble(cubin: bytes) -> dict[str, str]:
     """The text of each function in a cubin. Raises ToolchainError where there is no nvdisasm, or it fails."""
     nvdisasm = find_tool("nvdisasm")
-    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
-        file = Path(folder, "kernel.cubin")
+    with working_folder() as folder:
+        file = folder / "kernel.cubin"
         file.write_bytes(cubin)
         status, said, _ = run_timed([str(nvdisasm), "-json", str(file)], _TIME_LIMIT)
     try:

@@ -84,7 +84,10 @@ class _Child:
     def __init__(self, ordinal: int) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._pipe = ours
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # the finalizer closes it
+        try:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115  # the finalizer closes it
+        except OSError as error:
+            raise GpuError("usage", f"cannot write temporary files: {error.strerror or error}") from error
         self._process = subprocess.Popen(
             # -P: not what the current folder has, which may be a ptxc too.
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(ordinal)],

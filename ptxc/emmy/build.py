@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ptxc.compilation import Options
 from ptxc.driver import compile_op
-from ptxc.errors import ToolchainError, UsageError
+from ptxc.errors import ToolchainError, UsageError, room_for
 from ptxc.passes.pipeline import Runner
 from ptxc.target import PtxVersion
 from ptxc.toolchain import assemble, find_ptxas, tool_versions
@@ -213,9 +213,13 @@ def _truth(flag: str, value: str) -> bool:
 
 
 def _publish(data: bytes, place: Path) -> None:
-    """Write a file so that nobody sees a part of it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        whole = Path(folder, place.name)
-        whole.write_bytes(data)
-        os.replace(whole, place)
+    """Write a file so that nobody sees a part of it. Raises UsageError where that cannot be done."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+            whole = Path(folder, place.name)
+            whole.write_bytes(data)
+            os.replace(whole, place)
+    except OSError as error:
+        what = f"cannot write to Emmy's cache, {str(place.parent)!r}: {error.strerror or error}"
+        raise UsageError(what, hint=room_for(error)) from error

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
 from ptxc.reference.steps import Step, in_order
-from ptxc.toolchain import find_tool, run_timed
+from ptxc.toolchain import find_tool, run_timed, working_folder
 
 if TYPE_CHECKING:
     from emmy.compiler.graph import Graph
@@ -179,8 +177,8 @@ def assemble_cuda(source: str, arch: str, options: Sequence[str] = ()) -> tuple[
 
 def _nvcc(source: str, arch: str, form: str, options: Sequence[str]) -> tuple[bytes, float]:
     nvcc = find_tool("nvcc")
-    with tempfile.TemporaryDirectory(prefix="ptxc-") as folder:
-        file = Path(folder, "kernel.cu")
+    with working_folder() as folder:
+        file = folder / "kernel.cu"
         file.write_text(source, encoding="utf-8")
         output = file.with_suffix(f".{form}")
         command = [str(nvcc), f"--{form}", f"-arch={arch}", *options, "-o", str(output), str(file)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from cli_lab import COPIES, DATA, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, files, ptxc
+from cli_lab import COPIES, DATA, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, command, environment, files, ptxc
 
 from ptxc.cli.files import write
 from ptxc.errors import UsageError
@@ -216,6 +218,43 @@ def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot write" in ptxc("compile", VECTOR_ADD, "-o", "/proc/k.ptx").message
     assert "No space left" in ptxc("compile", VECTOR_ADD, "-o", "/dev/full").message
     assert files(tmp_path) == ["file"]
+
+
+def limited(blocks: int, *args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ptxc where a file may have no more than so many blocks, of 512 or 1,024 bytes as the shell has it."""
+    line = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *command(*args)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, env=environment(), check=False)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["compile", COPIES, "-o", "k.ptx"],
+        pytest.param(["compile", COPIES, "--assemble", "-o", "k.ptx"], marks=pytest.mark.needs("ptxas")),
+        pytest.param(["compile", COPIES, "--emit", "cubin", "-o", "k.cubin"], marks=pytest.mark.needs("ptxas")),
+        pytest.param(["verify", COPIES], marks=pytest.mark.needs("nvcc")),
+        ["batch", COPIES, "--out", "out"],
+    ],
+)
+def test_a_limit_of_the_size_of_files(args: list[object], tmp_path: Path) -> None:
+    done = limited(1, *args, "--no-cache", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("ptxc: error: ")
+    assert "cannot write " in message
+    assert message.endswith(": File too large; raise the limit of files' sizes, ulimit -f")
+    assert files(tmp_path) in ([], ["out/results.jsonl"])
+
+
+@pytest.mark.needs("ptxas")
+def test_a_limit_of_the_size_of_files_in_a_batch(tmp_path: Path) -> None:
+    batch = ["batch", COPIES, "--assemble", "--no-cache", "--jobs", "1", "--out", "out"]
+    assert limited(3, *batch, cwd=tmp_path).returncode == 1
+    (line,) = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    error = json.loads(line)["error"]
+    assert error["type"] == "WriteError"
+    assert error["message"].startswith("cannot write temporary files in ")
+    assert error["hint"] == "raise the limit of files' sizes, ulimit -f"
 
 
 def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
