@@ -137,11 +137,11 @@ def add_schedule_options(parser: Parser) -> None:
     group = parser.add_argument_group("schedule (of a graph that is not Kernel IR yet; docs/emmy.md)")
     group.add_argument(
         "--golden",
-        type=path_name,
+        type=not_empty,
         metavar="JSON",
         help="a golden file of Emmy's; without FILE, the kernel that its row is about",
     )
-    group.add_argument("--realization", default="", metavar="NAME", help="the row of it whose schedule to take")
+    group.add_argument("--realization", type=not_empty, metavar="NAME", help="the row of it whose schedule to take")
     group.add_argument(
         "--pins",
         type=_pin,
@@ -187,7 +187,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
     from ptxc.store import open_store
 
     open_store(not args.no_cache)  # what is wrong with its settings is no file's fault
-    stop_after, start_at = getattr(args, "stop_after", ""), getattr(args, "start_at", "")
+    stop_after, start_at = getattr(args, "stop_after", None) or "", getattr(args, "start_at", None) or ""
     Runner(disabled=args.disable, stop_after=stop_after, start_at=start_at)
     return {
         "target": args.target or DEFAULT_TARGET,
@@ -199,7 +199,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
         "stop_after": stop_after,
         "pins": dict(getattr(args, "pins", ())),
         "golden": getattr(args, "golden", None) or "",
-        "realization": getattr(args, "realization", ""),
+        "realization": getattr(args, "realization", None) or "",
         "separate": getattr(args, "separate", False),
         "verify_each": args.verify_each,
         "time_passes": args.time_passes,
@@ -222,8 +222,8 @@ def number_of_jobs(text: str) -> int:
     return int(text)
 
 
-def path_name(text: str) -> str:
-    """A file or folder; an empty name comes from a variable that a script did not set, and is refused."""
+def not_empty(text: str) -> str:
+    """A name, of a file for one; an empty one comes from a variable that a script did not set, and is refused."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return text

@@ -16,9 +16,9 @@ from ptxc.cli.arguments import (
     add_code_options,
     add_schedule_options,
     examples,
+    not_empty,
     number_of_jobs,
     options_of,
-    path_name,
 )
 from ptxc.cli.messages import say
 from ptxc.errors import UsageError
@@ -57,18 +57,20 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run, time_passes=False)
     parser.add_argument("sources", nargs="*", metavar="INPUT", help="a graph, a folder, JSON lines, or -")
     output = parser.add_argument_group("output")
-    output.add_argument("--out", type=path_name, metavar="DIR", required=True, help="the folder of the results")
+    output.add_argument("--out", type=not_empty, metavar="DIR", required=True, help="the folder of the results")
     output.add_argument("--assemble", action="store_true", help="run ptxas: machine code, registers, spills, occupancy")
     output.add_argument(
         "--check",
-        default="",
+        type=not_empty,
         metavar="all|N",
         help="execute so many CTAs of each kernel on the CPU device, and compare with what it means",
     )
     output.add_argument("--retry-failed", action="store_true", help="try again what failed in an earlier run")
     work = parser.add_argument_group("work")
     work.add_argument("--jobs", type=number_of_jobs, metavar="N", help="processes (default: one for each CPU)")
-    work.add_argument("--scheduler", metavar="ADDRESS", help="work on the Dask cluster of this scheduler: tcp://...")
+    work.add_argument(
+        "--scheduler", type=not_empty, metavar="ADDRESS", help="work on the Dask cluster of this scheduler: tcp://..."
+    )
     work.add_argument(
         "--time-limit", type=_seconds, default=300.0, metavar="SECONDS", help="for each candidate (default: 300)"
     )
@@ -119,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
                 executor=executor,
                 jobs=args.jobs,
                 assemble=args.assemble,
-                check=args.check,
+                check=args.check or "",
                 limits=limits,
                 retry_failed=args.retry_failed,
                 progress=shown.through(update),

@@ -17,9 +17,9 @@ from ptxc.cli.arguments import (
     add_code_options,
     add_sources,
     examples,
+    not_empty,
     number_of_jobs,
     options_of,
-    path_name,
 )
 from ptxc.cli.files import show, write_all
 from ptxc.cli.messages import complain, say
@@ -59,9 +59,9 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, or a folder of them")
     output = parser.add_argument_group("output")
-    output.add_argument("--json", dest="figures", type=path_name, metavar="PATH", help="write all figures")
+    output.add_argument("--json", dest="figures", type=not_empty, metavar="PATH", help="write all figures")
     output.add_argument(
-        "--picture", type=path_name, metavar="PATH", help="draw the ratios, to a file that ends with .svg or .png"
+        "--picture", type=not_empty, metavar="PATH", help="draw the ratios, to a file that ends with .svg or .png"
     )
     work = parser.add_argument_group("work")
     work.add_argument("--jobs", type=number_of_jobs, metavar="N", help="kernels at a time (default: one for each CPU)")

@@ -16,9 +16,9 @@ from ptxc.cli.arguments import (
     add_schedule_options,
     add_sources,
     examples,
+    not_empty,
     options_of,
     pass_list,
-    path_name,
     require_sources,
 )
 from ptxc.cli.files import STDIO, distinct, is_folder, keep_inputs, make_folder, output_names, write_all
@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
     output.add_argument(
         "-o",
         "--output",
-        type=path_name,
+        type=not_empty,
         metavar="PATH",
         help="the file or folder to write (default: standard output)",
     )
@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
     )
     output.add_argument(
         "--launch-json",
-        type=path_name,
+        type=not_empty,
         metavar="PATH",
         help="write what a launcher needs: grid, block, parameters, memory to zero, runtime integers; of several "
         "files, a folder with one for each",
@@ -92,14 +92,14 @@ def add(commands: Commands) -> None:
     add_code_options(parser)
     add_schedule_options(parser)
     passes = add_pass_options(parser)
-    passes.add_argument("--stop-after", default="", metavar="PASS", help="stop there, and print the IR")
-    passes.add_argument("--start-at", default="", metavar="PASS", help="start there: FILE is IR, from a dump")
+    passes.add_argument("--stop-after", type=not_empty, metavar="PASS", help="stop there, and print the IR")
+    passes.add_argument("--start-at", type=not_empty, metavar="PASS", help="start there: FILE is IR, from a dump")
     add_cache_option(parser)
 
     dumps = parser.add_argument_group("looking at the IR")
     dumps.add_argument(
         "--dump-dir",
-        type=path_name,
+        type=not_empty,
         metavar="DIR",
         help="write the IR after each pass, out.ptx and launch.json; a folder each for several kernels or files",
     )

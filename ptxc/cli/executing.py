@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ptxc.cli.arguments import Parser, near, require_sources
+from ptxc.cli.arguments import Parser, near, not_empty, require_sources
 from ptxc.device import DEADLINE, KINDS
 from ptxc.errors import UsageError
 
@@ -22,7 +22,7 @@ CHECKS = ("memory", "race", "init", "sync")
 def add_memory_options(parser: Parser) -> argparse._ArgumentGroup:
     """What the buffers hold, and how large they are."""
     group = parser.add_argument_group("memory")
-    group.add_argument("--inputs", metavar="NPZ", help="arrays by buffer; what is left out is random")
+    group.add_argument("--inputs", type=not_empty, metavar="NPZ", help="arrays by buffer; what is left out is random")
     group.add_argument("--seed", type=natural, default=0, metavar="N", help="of the random inputs (default: 0)")
     group.add_argument(
         "--set",
@@ -118,6 +118,8 @@ def _checks(text: str) -> frozenset[str]:
     if text in ("all", "none"):
         return frozenset(CHECKS if text == "all" else ())
     chosen = [name for name in text.split(",") if name]
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"it names no check; it is all, none, or some of {', '.join(CHECKS)}")
     for name in chosen:
         if name not in CHECKS:
             question = near(name, CHECKS)

@@ -185,7 +185,7 @@ def problem_for(args: argparse.Namespace, steps: list[Step]) -> Problem:
     """The memory of a run; says what was chosen for the user."""
     from ptxc.reference.buffers import integers_of, problem_of
 
-    given = read_arrays(args.inputs) if args.inputs else {}
+    given = read_arrays(args.inputs) if args.inputs is not None else {}
     integers = integers_of(steps, dict(args.integers), given)
     for name, integer in integers.items():
         if integer.origin == "the default":

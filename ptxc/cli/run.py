@@ -17,6 +17,7 @@ from ptxc.cli.arguments import (
     add_schedule_options,
     add_sources,
     examples,
+    not_empty,
 )
 from ptxc.cli.files import STDIO, show, write
 from ptxc.cli.messages import say
@@ -57,9 +58,11 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=run, verify_each=False, time_passes=False)
     add_sources(parser, "a graph of Kernel IR as JSON, a PTX text, or - for standard input")
     memory = executing.add_memory_options(parser)
-    memory.add_argument("--launch", metavar="JSON", help="how to launch, as --launch-json wrote it; needed for PTX")
+    memory.add_argument(
+        "--launch", type=not_empty, metavar="JSON", help="how to launch, as --launch-json wrote it; needed for PTX"
+    )
     comparing = parser.add_argument_group("comparing")
-    comparing.add_argument("--expect", metavar="NPZ", help="what outputs should hold: arrays by buffer")
+    comparing.add_argument("--expect", type=not_empty, metavar="NPZ", help="what outputs should hold: arrays by buffer")
     executing.add_tolerance_options(comparing)
     execution = executing.add_execution_options(parser)
     execution.add_argument(
@@ -67,7 +70,9 @@ def add(commands: Commands) -> None:
     )
     execution.add_argument("--profile", action="store_true", help="count instructions, sectors, bank conflicts")
     output = parser.add_argument_group("output")
-    output.add_argument("-o", "--output", metavar="NPZ", help="write all that kernels wrote: arrays by buffer")
+    output.add_argument(
+        "-o", "--output", type=not_empty, metavar="NPZ", help="write all that kernels wrote: arrays by buffer"
+    )
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--supported", action="store_true", help="list the instructions that the device executes")
     add_code_options(parser)
@@ -84,9 +89,10 @@ def run(args: argparse.Namespace) -> int:
     settings = executing.settings_of(args)
     device = executing.device_of(args)
     program = launching.load(args, device)
-    expected = launching.read_arrays(args.expect) if args.expect else {}
+    expected = launching.read_arrays(args.expect) if args.expect is not None else {}
     problem = launching.problem_for(args, program.steps)
-    _check_expected(expected, problem, settings)
+    if args.expect is not None:
+        _check_expected(args.expect, expected, problem, settings)
     arrays = problem.arrays()
     launched = launching.execute(program, arrays, problem, settings, device=device)
     launching.note_empty(launched)
@@ -94,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     report = _report(problem, arrays, program, launched, settings, device.description.name if device else "")
     tolerance = executing.tolerance_of(args, problem, program if expected else None)
     report.compare(expected, tolerance, sampled=not settings.sample.is_all)
-    if args.output:
+    if args.output is not None:
         write(Path(args.output), launching.npz(report.outputs()))
     show(report.json() if args.json else report.text())
     return report.status
@@ -118,9 +124,12 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("standard output has the report", hint="give -o FILE.npz")
 
 
-def _check_expected(expected: Mapping[str, Array], problem: Problem, settings: Settings) -> None:
-    """Raise UsageError for an array that is no output, or that a sample of the CTAs cannot give."""
+def _check_expected(file: str, expected: Mapping[str, Array], problem: Problem, settings: Settings) -> None:
+    """Raise UsageError for an array that is no output, or that a sample of the CTAs cannot give, or for none."""
     known = {buffer.name: buffer for buffer in problem.written}
+    if not expected:
+        hint = f"give arrays by the names of outputs, {', '.join(known)}"
+        raise UsageError("no array is in the file, so that nothing would be compared", hint=hint, file=file)
     for name, array in expected.items():
         buffer = known.get(name)
         if buffer is None:

@@ -29,7 +29,7 @@ def compile_all(
     status = failed = 0
     with progress(len(args.sources), what) as advance:
         for given in args.sources:
-            source = Source(given, options, getattr(args, "start_at", ""), args.target is not None)
+            source = Source(given, options, getattr(args, "start_at", None) or "", args.target is not None)
             outcome = compile_source(source, watchers)
             if deliver is not None and not outcome.errors:
                 _deliver(deliver, source, outcome)

@@ -16,6 +16,7 @@ from ptxc.cli.arguments import (
     add_schedule_options,
     add_sources,
     examples,
+    not_empty,
 )
 from ptxc.cli.files import read, show
 from ptxc.cli.messages import table
@@ -64,7 +65,7 @@ def add(commands: Commands) -> None:
     executing.add_memory_options(parser)
     comparing = parser.add_argument_group("comparing")
     comparing.add_argument(
-        "--program", metavar="JSON", help="the program that the kernels compute, in Emmy's wire form"
+        "--program", type=not_empty, metavar="JSON", help="the program that the kernels compute, in Emmy's wire form"
     )
     comparing.add_argument("--no-nvcc", action="store_true", help="leave nvcc out")
     executing.add_tolerance_options(comparing)

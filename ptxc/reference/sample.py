@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,6 +36,9 @@ class Sample:
             raise UsageError(
                 f"no CTAs are called {text!r}", hint="give all, how many (8), or which (0,3,5; 3, for one)"
             )
+        if len(set(numbers)) < len(numbers):  # run twice, a CTA would seem to race with itself
+            twice = Counter(numbers).most_common(1)[0][0]
+            raise UsageError(f"CTA {twice} is given twice, {text!r}", hint="give each once")
         return cls(numbers=numbers) if "," in text else cls(count=numbers[0])
 
     @property

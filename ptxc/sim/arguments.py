@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,9 @@ def coordinates(ctas: Iterable[int | Sequence[int]], grid: Dim3) -> list[Dim3]:
         if not (0 <= x < grid[0] and 0 <= y < grid[1] and 0 <= z < grid[2]):
             raise UsageError(f"CTA {(x, y, z)} is outside of the grid {grid}", hint="they count from 0")
         found.append((x, y, z))
+    if len(set(found)) < len(found):  # run twice, a CTA would seem to race with itself
+        twice = Counter(found).most_common(1)[0][0]
+        raise UsageError(f"CTA {twice} is given twice", hint="give each once")
     return found
 
 

@@ -264,7 +264,7 @@ def test_the_input_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == VECTOR_ADD.read_text()
 
 
-@pytest.mark.parametrize("option", ["-o", "--dump-dir", "--launch-json"])
+@pytest.mark.parametrize("option", ["-o", "--dump-dir", "--launch-json", "--stop-after", "--start-at"])
 def test_an_empty_value(option: str, tmp_path: Path) -> None:
     message = ptxc("compile", VECTOR_ADD, option, "", cwd=tmp_path).message
     assert f"{option}: it is empty" in message or f"{option}/--output: it is empty" in message

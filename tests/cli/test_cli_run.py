@@ -333,6 +333,15 @@ def test_launch_descriptions_that_do_not_fit(compiled: tuple[Path, Path], tmp_pa
         ([VECTOR_ADD, "--seed", "x"], "--seed: 'x' is no number"),
         ([VECTOR_ADD, "--ctas", "x"], "no CTAs are called 'x'; give all, how many (8), or which (0,3,5; 3, for one)"),
         ([VECTOR_ADD, "--ctas", "4,"], "there is no CTA 4, the grid has 4"),
+        ([VECTOR_ADD, "--ctas", "1,1"], "CTA 1 is given twice, '1,1'; give each once"),
+        ([VECTOR_ADD, "--ctas", ""], "no CTAs are called ''"),
+        ([VECTOR_ADD, "--sanitize", ""], "--sanitize: it names no check; it is all, none, or some of memory"),
+        ([VECTOR_ADD, "--sanitize", ","], "--sanitize: it names no check"),
+        ([VECTOR_ADD, "--expect", ""], "--expect: it is empty"),
+        ([VECTOR_ADD, "--inputs", ""], "--inputs: it is empty"),
+        ([VECTOR_ADD, "--launch", ""], "--launch: it is empty"),
+        ([VECTOR_ADD, "-o", ""], "-o/--output: it is empty"),
+        ([VECTOR_ADD, "--realization", ""], "--realization: it is empty"),
         ([VECTOR_ADD, "--sanitize", "memry"], "--sanitize: no 'memry'; did you mean memory? it is all, none, or some"),
         ([VECTOR_ADD, "--max-steps", "x"], "--max-steps: 'x' is no number"),
         ([VECTOR_ADD, "--inputs", "absent.npz"], "cannot read 'absent.npz'"),
@@ -369,6 +378,10 @@ def test_arrays_that_do_not_fit(tmp_path: Path) -> None:
     ):
         assert expected in ptxc("run", VECTOR_ADD, "--inputs", saved(tmp_path / "in.npz", **content)).message
     for content, expected in (
+        (
+            {},
+            ".npz: no array is in the file, so that nothing would be compared; give arrays by the names of outputs, z",
+        ),
         ({"x": np.zeros(1000)}, "'x' is expected, but no kernel writes it; outputs are z"),
         ({"z": np.zeros(3)}, "'z' has 1000 elements, 3 are expected"),
     ):

@@ -270,6 +270,8 @@ def test_a_nan_in_one_answer_only_is_a_difference(tmp_path: Path) -> None:
         ([VECTOR_ADD, "--expect", "x"], "there is no option '--expect'"),
         ([VECTOR_ADD, "--set", "n=1"], "the kernel has no runtime integer 'n'"),
         ([VECTOR_ADD, "--ctas", "9,"], "there is no CTA 9, the grid has 4"),
+        ([VECTOR_ADD, "--ctas", "1,1"], "CTA 1 is given twice, '1,1'; give each once"),
+        ([VECTOR_ADD, "--program", ""], "--program: it is empty"),
         ([VECTOR_ADD, "--inputs", "absent.npz"], "cannot read 'absent.npz'"),
     ],
     ids=lambda item: "" if isinstance(item, str) else " ".join(getattr(part, "name", part) for part in item[1:]),

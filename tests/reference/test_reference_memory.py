@@ -325,6 +325,12 @@ def test_texts_that_are_no_sample(text: str) -> None:
         Sample.parse(text)
 
 
+def test_a_cta_twice() -> None:
+    for text in ("1,1", "0,3,2,3"):
+        with pytest.raises(UsageError, match=r"CTA [13] is given twice, '.*'; give each once"):
+            Sample.parse(text)
+
+
 def test_a_cta_outside_of_the_grid() -> None:
     with pytest.raises(UsageError, match="there is no CTA 9, the grid has 4"):
         Sample.parse("1,9").places((4, 1, 1))

@@ -142,6 +142,7 @@ def test_floats() -> None:
         ({"sanitize": ["memry"]}, "unknown check 'memry'; there are init, memory, race, sync"),
         ({"sanitize": [None, 3]}, "unknown check None"),
         ({"ctas": 3}, "ctas is 3; give the coordinates of each: ctas=[(0, 0, 0), (5, 0, 0)]"),
+        ({"ctas": [0, (0, 0)]}, "CTA (0, 0, 0) is given twice; give each once"),
         ({"ctas": [(0.5, 0)]}, "(0.5, 0) is no CTA; give its coordinates: (x, y, z), or x alone"),
         ({"ctas": [(0, 0, 0, 0)]}, "(0, 0, 0, 0) is no CTA"),
         ({"ctas": [1]}, "CTA (1, 0, 0) is outside of the grid (1, 1, 1); they count from 0"),
