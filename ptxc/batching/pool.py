@@ -108,9 +108,11 @@ def dask_cluster(address: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError as error:
         raise UsageError("Dask is not installed", hint="get it with: pip install 'ptxc[dask]'") from error
+    client = Client.__new__(Client)
     try:
-        client = Client(address, set_as_default=False)
-    except (OSError, ValueError) as error:
+        client.__init__(address, set_as_default=False)
+    except Exception as error:  # of an address, Dask raises whatever is at hand
+        client.status = "closed"  # else what never began is waited for when the object goes
         reason = str(error) or type(error).__name__
         hint = "give the address that `dask scheduler` prints, as in tcp://10.0.0.1:8786"
         raise UsageError(f"there is no Dask scheduler at {address}: {reason}", hint=hint) from error

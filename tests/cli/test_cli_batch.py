@@ -69,6 +69,9 @@ def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
         ([VECTOR_ADD, "--out", "x", "--memory-limit", "1M"], "a memory limit of 1048576 bytes is too small"),
         ([VECTOR_ADD, "--out", "x", "--jobs", "0"], "'0' is no number of kernels"),
         ([VECTOR_ADD, "--out", "x", "--jobs", "2", "--scheduler", "tcp://h:1"], "--jobs changes nothing"),
+        ([VECTOR_ADD, "--out", "x", "--check", ""], "--check: it is empty"),
+        ([VECTOR_ADD, "--out", "x", "--check", "2,2"], "CTA 2 is given twice"),
+        ([VECTOR_ADD, "--out", "x", "--scheduler", ""], "--scheduler: it is empty"),
         ([VECTOR_ADD, "--out", VECTOR_ADD], "cannot write to the folder"),
         (["absent.jsonl", "--out", "x"], "absent.jsonl: cannot read the file"),
     ],
@@ -77,12 +80,15 @@ def test_usage(arguments: list[object], message: str, tmp_path: Path) -> None:
     assert message in ptxc("batch", *arguments, cwd=tmp_path).message
 
 
-def test_a_scheduler_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "foo", "foo://h:1", "tcp://h:one", "tls://127.0.0.1:9"])
+def test_a_scheduler_that_is_not_there(address: str, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
-    done = process("batch", VECTOR_ADD, "--out", "x", "--scheduler", "tcp://127.0.0.1:9", cwd=tmp_path,
+    done = process("batch", VECTOR_ADD, "--out", "x", "--scheduler", address, cwd=tmp_path,
                    DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="2s")  # fmt: skip
     assert done.returncode == 2
-    assert b"there is no Dask scheduler at tcp://127.0.0.1:9" in done.stderr.splitlines()[-1]
+    (message,) = done.stderr.decode().splitlines()
+    assert message.startswith(f"ptxc: error: there is no Dask scheduler at {address}: ")
+    assert "give the address that `dask scheduler` prints" in message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
