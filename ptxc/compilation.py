@@ -63,7 +63,9 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise UsageError(f"{name} is a str, not {value!r}", hint=f"as in {_EXAMPLES[name]}")
-        if self.opt not in (0, 1, 2):
+        for name in ("fma", "verify_each", "separate", "time_passes", "cache"):
+            check_flag(name, getattr(self, name))
+        if type(self.opt) is not int or self.opt not in (0, 1, 2):
             raise UsageError(f"there is no optimisation level {self.opt!r}", hint="it is 0, 1 or 2")
         if not isinstance(self.pins, Mapping) or not all(isinstance(text, str) for text in self.pins):
             raise UsageError(f"pins is a mapping of names, not {self.pins!r}", hint="as in pins={'TILE': 'n16/u2x4'}")
@@ -83,6 +85,12 @@ class Options:
     def is_kept(self, observe: Observer | None = None) -> bool:
         """Whether the result may come from the store."""
         return self.cache and not self.is_watched(observe)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise UsageError for an option's value that is neither True nor False: ``"no"`` would count as True."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is True or False, not {value!r}", hint=f"as in {name}=False")
 
 
 def make_options(options: Mapping[str, Any]) -> Options:

@@ -56,10 +56,12 @@ class Limits:
     memory: int = 4 << 30
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < _LONGEST:
+        if type(self.seconds) not in (int, float) or not 0 < self.seconds < _LONGEST:
             raise UsageError(f"{self.seconds!r} is no time limit", hint="give seconds, as in 20 or 0.5")
+        hint = "give bytes, at least 64 MiB"
+        if type(self.memory) is not int:
+            raise UsageError(f"a memory limit is a number of bytes, not {self.memory!r}", hint=hint)
         if not _LEAST <= self.memory < 1 << 60:
-            hint = "give bytes, at least 64 MiB"
             raise UsageError(f"a memory limit of {self.memory!r} bytes is too small or too large", hint=hint)
 
 

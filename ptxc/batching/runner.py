@@ -14,8 +14,8 @@ from ptxc.batching.children import Limits, run_apart
 from ptxc.batching.job import Built, build, failed
 from ptxc.batching.journal import Journal
 from ptxc.batching.pool import Given, Pool
-from ptxc.compilation import make_options
-from ptxc.errors import CompileError, CrashError
+from ptxc.compilation import check_flag, make_options
+from ptxc.errors import CompileError, CrashError, UsageError
 
 #: Candidates that are submitted and not back yet, at most: so many are in memory, and so many workers can be busy.
 _FLYING = 256
@@ -78,6 +78,12 @@ def batch(
     """
     started = time.monotonic()
     settings = (make_options(options), assemble, check)
+    check_flag("assemble", assemble)
+    check_flag("retry_failed", retry_failed)
+    if jobs is not None and (type(jobs) is not int or jobs < 1):
+        raise UsageError(f"jobs is a number of processes, not {jobs!r}", hint="as in jobs=8")
+    if not isinstance(check, str):
+        raise UsageError(f"check is a str, not {check!r}", hint="as in check='all' or check='4'")
     if check:
         from ptxc.reference.sample import Sample
 

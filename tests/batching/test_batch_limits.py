@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from batch_lab import misbehave, vector_add
@@ -66,6 +67,7 @@ def test_each_bad_candidate_gets_its_own_error(executor: type[Iterator[Executor 
 
 
 def test_limits_that_are_none() -> None:
-    for seconds, memory in ((0.0, 1 << 30), (-1.0, 1 << 30), (float("nan"), 1 << 30), (1.0, 0), (1.0, 1 << 20)):
+    wrong: list[tuple[Any, Any]] = [(0.0, 1 << 30), (-1.0, 1 << 30), (float("nan"), 1 << 30), (1.0, 0), (1.0, 1 << 20)]
+    for seconds, memory in (*wrong, ("1", 1 << 30), (True, 1 << 30), (None, 1 << 30), (1.0, 1e9), (1.0, "4G")):
         with pytest.raises(UsageError):
             Limits(seconds, memory)

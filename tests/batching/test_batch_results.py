@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -95,6 +96,31 @@ def test_a_check_executes_and_compares(executor: Executor, tmp_path: Path) -> No
     assert [(record["status"], record["checked"]) for record in results(tmp_path)] == [("ok", "values")] * 2
     with pytest.raises(UsageError, match="no CTAs are called 'some'"):
         batch([], tmp_path, check="some")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"assemble": "no"}, "assemble is True or False, not 'no'; as in assemble=False"),
+        ({"retry_failed": None}, "retry_failed is True or False, not None"),
+        ({"fma": "no"}, "fma is True or False, not 'no'"),
+        ({"check": True}, "check is a str, not True; as in check='all' or check='4'"),
+        ({"jobs": "4"}, "jobs is a number of processes, not '4'; as in jobs=8"),
+        ({"jobs": 0}, "jobs is a number of processes, not 0"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        batch([], tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_options_of_a_candidate(executor: Executor, tmp_path: Path) -> None:
+    lines = tmp_path / "c.jsonl"
+    lines.write_text(json.dumps({"graph": vector_add(64), "options": {"fma": "no"}}))
+    batch(candidates_in([str(lines)]), tmp_path / "out", executor=executor)
+    (record,) = results(tmp_path / "out")
+    assert record["error"]["message"] == "fma is True or False, not 'no'"
 
 
 def test_a_kernel_that_fails_its_check(executor: Executor, tmp_path: Path) -> None:
