@@ -85,7 +85,7 @@ class Expressions(Integers):
 
     def lower(self, expr: Expr) -> Linear | Typed:
         """The value of any expression. Raises InputError for an undefined name or operands that do not fit."""
-        if type(expr) is Literal:
+        if type(expr) is Literal:  # the two commonest, which nothing is gained by recalling
             return self._literal(expr)
         if type(expr) is Var:
             return self._var(expr)
@@ -436,6 +436,8 @@ def _is_integer(value: Linear | Typed) -> bool:
 
 
 _LOWER: dict[type, Callable[[Expressions, Any], Linear | Typed]] = {
+    Literal: Expressions._literal,
+    Var: Expressions._var,
     Builtin: Expressions._builtin,
     BinaryExpr: Expressions._binary,
     TernaryExpr: Expressions._ternary,

@@ -84,6 +84,18 @@ def test_ops_has_every_statement_of_emmy_s_kernel_ir() -> None:
     assert {cls.__name__ for cls in Stmt.__subclasses__()} - shown == {"Call"}
 
 
+def test_ops_supports_what_compiles() -> None:
+    listed = {row.name: row.supported for row in operations() if row.kind in ("statement", "expression")}
+    used = {
+        name
+        for file in (ROOT / "golden").glob("*/kernel.ir.json")
+        for name in re.findall(r"\b([A-Z]\w+)\(", file.read_text())
+        if name in listed
+    }
+    assert {"Literal", "Var", "Tile"} <= used
+    assert [name for name in sorted(used) if not listed[name]] == []
+
+
 def test_ops_counts_what_it_lists() -> None:
     result = ptxc("ops")
     assert (result.status, result.err) == (0, "")
