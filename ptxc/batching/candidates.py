@@ -10,6 +10,7 @@ Files are named as seen from the folder of the lines. What else such an object h
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +33,8 @@ _LINES = (".jsonl", ".ndjson")
 class Candidate:
     """A graph of Kernel IR, and how it is to be compiled."""
 
-    #: Emmy's ``Graph``, a path, the graph's JSON as bytes (plain or gzip), or the mapping that JSON gave.
+    #: Emmy's ``Graph``, a path, the graph's JSON as bytes (plain or gzip), or the mapping that JSON gave; an InputError
+    #: where there is none.
     source: Any
     #: Fields of :class:`ptxc.compilation.Options`; they go before those of the batch.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +93,8 @@ def _bytes_of(source: Any) -> bytes:
         return read_bytes(source)
     if isinstance(source, bytes):
         return source
+    if isinstance(source, InputError):
+        raise source
     try:
         graph = source if isinstance(source, Mapping) else source.to_dict()
         return json.dumps(graph, default=str).encode("utf-8", "surrogatepass")
@@ -159,22 +163,49 @@ def _lines(name: str) -> Iterator[Candidate]:
 
 
 def _line(line: bytes, file: str, number: int) -> Candidate:
-    """The candidate of a line; one without a graph, so that it fails, for a line that says none."""
+    """The candidate of a line; for a line that says none, one whose source is the error."""
+    from ptxc.frontend.jsonfile import read_json
+
     place = f"{file}:{number}"
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
+        said = read_json(io.BytesIO(line))
+    except InputError as error:
+        return Candidate(error, {}, place)
+    if isinstance(said, dict) and "nodes" in said:
         return Candidate(line, {}, place)
-    if not isinstance(said, dict) or "nodes" in said:
-        return Candidate(line, {}, place)
-    options = said.get("options", {})
-    options = dict(options) if isinstance(options, dict) else {f"{options}": None}
+    name = str(said.get("name") or place) if isinstance(said, dict) else place
+    if (wrong := _wrong(said)) is not None:
+        return Candidate(wrong, {}, name)
+    options = dict(said.get("options", {}))
     if "target" in said:
         options.setdefault("target", said["target"])
-    name = str(said.get("name") or place)
-    if isinstance(said.get("file"), str):
+    if "file" in said:
         return Candidate(os.path.join(os.path.dirname(file), said["file"]), options, name)
-    return Candidate(said.get("graph", {}), options, name)
+    return Candidate(said["graph"], options, name)
+
+
+#: What the members of a line are, and what makes them so.
+_MEMBERS: dict[str, tuple[type, str]] = {
+    "file": (str, "the name of a file"),
+    "graph": (dict, "the JSON object of a graph"),
+    "options": (dict, "a JSON object of options"),
+}
+
+
+def _wrong(said: Any) -> InputError | None:
+    """What is wrong with a line that names no candidate, or two."""
+    from ptxc.frontend.vocabulary import shown
+
+    hint = 'a line is a graph, or as in {"file": "k.ir.json", "options": {"math": "fast"}}'
+    if not isinstance(said, dict):
+        return InputError(f"a JSON object is needed here, not {shown(said)}", hint=hint)
+    for name, (type, what) in _MEMBERS.items():
+        if name in said and (not isinstance(said[name], type) or said[name] == ""):
+            return InputError(f"{name} is {what}, not {shown(said[name])}", hint=hint)
+    given = [name for name in ("file", "graph") if name in said]
+    if len(given) != 1:
+        return InputError("both file and graph are given" if given else "neither file nor graph is given", hint=hint)
+    return None
 
 
 def _opened(name: str) -> IO[bytes]:

@@ -38,6 +38,8 @@ class Summary:
     duplicates: int = 0
     #: Of the failed, by status: ``error``, ``wrong``, ``timeout``, ``memory``, ``crash``.
     failures: dict[str, int] = field(default_factory=dict)
+    #: The error of the first that failed, after what it is called.
+    why: str = ""
     #: Seconds of wall-clock time.
     seconds: float = 0.0
 
@@ -248,10 +250,19 @@ class _Run:
             else:
                 self.summary.failed += 1
                 self.summary.failures[status] = self.summary.failures.get(status, 0) + 1
+                self.summary.why = self.summary.why or self._why(task)
             if how:
                 setattr(self.summary, how, getattr(self.summary, how) + 1)
         if tasks:
             self.progress(self.summary)
+
+    def _why(self, task: Task) -> str:
+        """The error of a candidate that failed."""
+        for built in self.journal.known(task) or ():
+            if not built.is_ok:
+                known = {name: text for name, text in built.facts["error"].items() if name != "type"}
+                return str(CompileError(known.pop("message"), file=task.name, **known))
+        return ""
 
     def _is_hopeless(self, digest: str) -> bool:
         """Whether workers died over a candidate often enough, one more death counted."""

@@ -20,7 +20,7 @@ from ptxc.cli.arguments import (
     number_of_jobs,
     options_of,
 )
-from ptxc.cli.messages import say
+from ptxc.cli.messages import printable, say
 from ptxc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ def run(args: argparse.Namespace) -> int:
             stack.close()
             say(f"ptxc: interrupted after {shown.summary.total} candidates; the same command goes on from there")
             return 130
+    if shown.summary.why:
+        more = "" if shown.summary.failed == 1 else " (the first that failed)"
+        say(f"ptxc: error: {printable(shown.summary.why)}{more}")
     say(shown.text(args.out))
     return int(shown.summary.failed > 0)
 

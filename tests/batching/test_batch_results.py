@@ -184,6 +184,38 @@ def test_candidates_that_cannot_be_read_fail_alone(executor: Executor, tmp_path:
     assert found[str(tmp_path / "absent.json")]["type"] == "InputError"
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"file": 7}', "file is the name of a file, not 7; a line is a graph, or as in"),
+        ('{"file": ""}', "file is the name of a file, not ''; "),
+        ('{"file": null}', "file is the name of a file, not None; "),
+        ('{"graph": 7}', "graph is the JSON object of a graph, not 7; "),
+        ('{"file": "k.json", "options": 7}', "options is a JSON object of options, not 7; "),
+        ('{"file": "k.json", "options": null}', "options is a JSON object of options, not None; "),
+        ('{"options": {}}', "neither file nor graph is given; "),
+        ('{"file": "k.json", "graph": {}}', "both file and graph are given; "),
+        ('{"file": "k.json", "file": "l.json"}', "a JSON object names 'file' twice; keep one of the two"),
+        ('{"file": "k.json", "options": {"opt": 1, "opt": 2}}', "a JSON object names 'opt' twice; keep one"),
+        ("7", "a JSON object is needed here, not 7; a line is a graph, or as in"),
+        ("seven", "not JSON: Expecting value"),
+    ],
+)
+def test_lines_that_are_no_candidates(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(f"{line}\n")
+    summary = batch(candidates_in([str(tmp_path / "c.jsonl")]), tmp_path / "out", executor=Here())
+    assert summary.failed == 1
+    assert summary.why.startswith(f"{tmp_path / 'c.jsonl'}:1: {message}")
+    (record,) = results(tmp_path / "out")
+    assert f"{record['error']['message']}; {record['error']['hint']}".startswith(message)
+
+
+def test_a_wrong_line_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"file": 7, "name": "tile 7"}\n')
+    (candidate,) = candidates_in([str(tmp_path / "c.jsonl")])
+    assert candidate.name == "tile 7"
+
+
 def test_what_is_wrong_with_the_call_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no option 'tarjet'"):
         batch([], tmp_path, tarjet="sm_80")

@@ -47,6 +47,16 @@ def test_lines_from_standard_input_and_a_failure(tmp_path: Path) -> None:
     assert {found[name]["error"]["type"] for name in ("<stdin>:2", "no")} == {"InputError"}
 
 
+def test_why_the_first_failed_is_said(tmp_path: Path) -> None:
+    done = process("batch", "nope", "--out", "out", "--jobs", "1", cwd=tmp_path)
+    error, summary = done.stderr.decode().splitlines()
+    assert error.startswith("ptxc: error: nope: cannot read the file: No such file or directory; ")
+    assert summary.startswith("ptxc: 1 candidate: 0 compiled, 1 failed (1 by errors); ")
+    again = process("batch", "nope", "k*.json", "--out", "out", "--jobs", "1", cwd=tmp_path).stderr.decode()
+    assert again.splitlines()[0] == f"{error} (the first that failed)"
+    assert "1 of them in earlier runs" in again
+
+
 def test_a_bar_on_a_terminal(tmp_path: Path) -> None:
     absent = tmp_path / "absent.json"
     status, shown = on_terminal("batch", *KERNELS[:3], absent, "--out", tmp_path / "out", "--jobs", 1, cwd=tmp_path)
