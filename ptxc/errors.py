@@ -40,7 +40,8 @@ class CompileError(Exception):
 
     def __str__(self) -> str:
         """One line: ``file: kernel: statement: what; hint``."""
-        place = ": ".join(part for part in (self.file, self.kernel, self.statement) if part)
+        # Of what has a body, Emmy's text has a colon at its end.
+        place = ": ".join(part.removesuffix(":") for part in (self.file, self.kernel, self.statement) if part)
         text = f"{place}: {self.what}" if place else self.what
         text = f"{text}; {self.hint}" if self.hint else text
         return " ".join(text.split())

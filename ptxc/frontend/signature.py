@@ -45,6 +45,10 @@ MAX_CTAS = 2**31 - 1
 #: Bodies that may be open at once where statements are in each other: the lowering calls itself for each, and in the
 #: compiled build nothing but the end of the stack would stop it.
 _MOST_PENDING = 3000
+#: The bytes that a shared array may be aligned to: more than any GPU has.
+_MAX_ALIGN = 1 << 20
+#: Why PTX takes no other name of those that look like one.
+_NO_NAMES = {"_": "PTX has no name of an underscore alone", "WARP_SZ": "WARP_SZ is a constant of PTX"}
 #: What PTX takes for a name, and C too.
 _NAME = re.compile(r"(?!WARP_SZ$)(?:[A-Za-z]\w*|_\w+)", re.ASCII).fullmatch
 
@@ -132,12 +136,7 @@ def signature_of(
     (tile,) = tiles
     cells = tile.block_threads if tile.block_threads is not None else DEFAULT_THREADS
     threads = cells + tile.aux_threads
-    if not 0 < cells <= threads <= MAX_THREADS:
-        raise InputError(
-            f"the tile asks for {threads} threads a CTA",
-            statement="Tile",
-            hint=f"the hardware runs 1 to {MAX_THREADS}; choose a smaller block_threads",
-        )
+    _check_threads(cells, tile.aux_threads)
     ctas = -(-tile.n_elements // cells) if tile.is_static_grid else None
     if ctas is not None and ctas > MAX_CTAS:
         raise InputError(
@@ -237,10 +236,26 @@ def _parameters(
     return tuple(found)
 
 
+def _check_threads(cells: int, auxiliary: int) -> None:
+    """Raise InputError for a CTA that the hardware does not run: of so many threads with cells, and so many without."""
+    threads = cells + auxiliary
+    if cells >= 1 and auxiliary >= 0 and threads <= MAX_THREADS:
+        return
+    what = f"the tile asks for {threads} threads a CTA"
+    if auxiliary < 0:
+        what, hint = f"the tile asks for {auxiliary} auxiliary threads", "aux_threads is 0 or more"
+    elif cells < 1:
+        what, hint = f"the tile asks for {cells} threads a CTA", "block_threads is 1 or more"
+    else:
+        hint = "choose a smaller block_threads" + (" or aux_threads" if auxiliary else "")
+        hint = f"the hardware runs 1 to {MAX_THREADS}; {hint}"
+    raise InputError(what, statement="Tile", hint=hint)
+
+
 def _check_name(name: str, what: str) -> None:
     """Raise InputError where PTX cannot call a kernel, a parameter or an array ``name``."""
     if not _NAME(name):
-        hint = "names are letters, digits and underscores, not WARP_SZ, which is a constant of PTX"
+        hint = _NO_NAMES.get(name, "names are letters, digits and underscores, and do not begin with a digit")
         raise InputError(f"a {what} cannot be called {name!r}", hint=hint)
 
 
@@ -405,8 +420,9 @@ def check_array(stmt: Smem) -> None:
     what = f"the shared array {stmt.name!r}"
     if any(not isinstance(extent, int) or extent < 1 for extent in stmt.extents):
         raise InputError(f"{what} has the extents {stmt.extents}", hint="extents are numbers, at least 1")
-    if not (0 <= stmt.align <= 1 << 20 and stmt.align & (stmt.align - 1) == 0):
-        raise InputError(f"{what} is aligned to {stmt.align} bytes", hint="an alignment is a power of two")
+    if not (0 <= stmt.align <= _MAX_ALIGN and stmt.align & (stmt.align - 1) == 0):
+        hint = f"an alignment is a power of two, up to {_MAX_ALIGN}"
+        raise InputError(f"{what} is aligned to {stmt.align} bytes", hint=hint)
     try:
         element_type(stmt.dtype)
     except UnsupportedError as error:

@@ -56,7 +56,8 @@ def kernel_graph(graph: Graph | None, schedule: Schedule, target: str) -> Graph:
         if schedule:
             named = {
                 "pins (--pins)": schedule.pins,
-                "the golden file (--golden)": schedule.golden or schedule.realization,
+                "the golden file (--golden)": schedule.golden,
+                "the realization (--realization)": schedule.realization,
                 "separate (--separate)": schedule.separate,
             }
             given = " and ".join(name for name, value in named.items() if value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,13 @@ def test_bad_input(kind: str, command: str, tmp_path: Path) -> None:
     assert message.isprintable()
     assert "Traceback" not in message
     assert files(tmp_path) == before
+
+
+def test_a_statement_with_a_body_has_one_colon(tmp_path: Path) -> None:
+    path = changed(DATA / "branches.json", "BinaryExpr(op='>='", "BinaryExpr(op='<=>'", tmp_path / "k.json")
+    message = ptxc("check", path).message
+    assert re.search(r" if \(.* <=> .*\): there is no operator '<=>'", message)
+    assert "::" not in message
 
 
 def test_an_error_says_what_to_do(tmp_path: Path) -> None:

@@ -168,6 +168,14 @@ def test_pins(expected: str) -> None:
         assert message in str(raised.value)
     with pytest.raises(UsageError, match=r"leave out separate \(--separate\)"):
         ptxc.compile(kernels_of(linear(), Options(target="sm_80")), separate=True)
+    for golden, realization, given in (
+        ("", "x", "the realization (--realization)"),
+        ("x", "", "the golden file (--golden)"),
+        ("x", "x", "the golden file (--golden) and the realization (--realization)"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            ptxc.compile(kernels_of(linear(), Options(target="sm_80")), golden=golden, realization=realization)
+        assert str(raised.value).endswith(f"leave out {given}")
     with pytest.raises(UsageError, match="Kernel IR, which has its schedule"):
         ptxc.compile(kernels_of(linear(), Options(target="sm_80")), pins={"WORK": "t64"})
     for options in ({"pins": "WORK=t64"}, {"golden": None}, {"realization": "x"}):
@@ -196,7 +204,7 @@ def test_a_recorded_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--golden", __file__], "this is no golden file of Emmy's"),
         (["--pins", "WORK"], "'WORK' is no pin; give KNOB=VALUE"),
         (["--golden", odd], "the row 'reduce.k2048': Emmy has no knob 'WRK'; did you mean WORK?"),
-        (["--realization", ""], "a golden file and a realization go together"),
+        (["--realization", ""], "--realization: it is empty"),
     ):
         assert main([*told, *more]) == 2
         said = capsys.readouterr().err

@@ -121,7 +121,12 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
     "buffer that is a constant of PTX": (
         lambda: kernel_graph(tile({"i": 64}, [Load("a", "WARP_SZ", (AT,)), WRITE]), {"WARP_SZ": (64,)}, {"y": (64,)}),
         InputError,
-        "a parameter cannot be called 'WARP_SZ'",
+        "a parameter cannot be called 'WARP_SZ'; WARP_SZ is a constant of PTX",
+    ),
+    "kernel that is an underscore": (
+        lambda: pointwise(name="_"),
+        InputError,
+        "a kernel cannot be called '_'; PTX has no name of an underscore alone",
     ),
     "kernel that is no identifier": (lambda: pointwise(name="k 1"), InputError, "a kernel cannot be called 'k 1'"),
     "kernel named like a buffer": (lambda: pointwise(name="x"), InputError, "called 'x'"),
@@ -322,9 +327,19 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
     "too many auxiliary threads": (
         lambda: over({"i": 64}, threads=1024, aux_threads=32),
         InputError,
-        "the tile asks for 1056 threads",
+        "the hardware runs 1 to 1024; choose a smaller block_threads or aux_threads",
     ),
-    "no thread": (lambda: pointwise(threads=0), InputError, "the tile asks for 0 threads"),
+    "no thread": (
+        lambda: pointwise(threads=0),
+        InputError,
+        "the tile asks for 0 threads a CTA; block_threads is 1 or more",
+    ),
+    "fewer threads than none": (lambda: pointwise(threads=-128), InputError, "-128 threads a CTA; block_threads is 1"),
+    "fewer auxiliary threads than none": (
+        lambda: over({"i": 64}, threads=128, aux_threads=-32),
+        InputError,
+        "the tile asks for -32 auxiliary threads; aux_threads is 0 or more",
+    ),
     # Threads together.
     "barrier with a high number": (
         lambda: pointwise(Sync(barrier_id=16, count=32)),
@@ -452,6 +467,11 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
         lambda: pointwise(Smem("m", (4,), align=24)),
         InputError,
         "the shared array 'm' is aligned to 24 bytes; an alignment is a power of two",
+    ),
+    "shared array with a huge alignment": (
+        lambda: pointwise(Smem("m", (4,), align=1 << 30)),
+        InputError,
+        "'m' is aligned to 1073741824 bytes; an alignment is a power of two, up to 1048576",
     ),
     "shared array beyond addresses": (
         lambda: pointwise(Smem("m", (2**40,))),
