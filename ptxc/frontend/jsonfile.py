@@ -31,7 +31,7 @@ def read_json(source: str | os.PathLike[str] | BinaryIO) -> Any:
     if not data.strip():
         raise InputError("the file is empty", hint=_HINT)
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=distinct_members)
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 text at byte {error.start}", hint=_HINT) from error
     except json.JSONDecodeError as error:
@@ -100,8 +100,8 @@ def _drain(file: BinaryIO | gzip.GzipFile) -> bytes:
     return b"".join(chunks)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ; Python's parser keeps the last of equal ones."""
+def distinct_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ; Python's parser keeps the last of equal ones. Raises InputError."""
     members = dict(pairs)
     if len(members) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
 from ptxc.frontend.emmys import emmys_failures, emmys_target
+from ptxc.frontend.jsonfile import distinct_members
 from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
 from ptxc.reference.buffers import Array, Problem, decoded
@@ -199,7 +200,7 @@ def evaluate_program(text: str | bytes, problem: Problem) -> dict[str, Array]:
     kernels do not have.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=distinct_members)
     except (ValueError, RecursionError) as error:
         hint = "give the wire form of the frontend program, Graph.to_wire()"
         raise InputError(f"this is no program of Emmy's: {error}", hint=hint) from error

@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from ptxc.errors import InputError, TargetError, UnsupportedError
+from ptxc.frontend.jsonfile import distinct_members
 from ptxc.launch import Launch, LaunchParameter, Paging, RuntimeInteger, TensorMap
 from ptxc.target import parse_target
 
@@ -113,7 +114,7 @@ def _stable(order: TopologicalSorter[int]) -> Iterable[int]:
 def read_steps(text: str | bytes) -> list[Step]:
     """The steps that a launch description's JSON lists, in its order. Raises InputError for anything else."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=distinct_members)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the launch description is no JSON: {error}", hint=_HINT) from error
     kernels = value.get("kernels") if isinstance(value, dict) and "kernels" in value else [value]

@@ -304,6 +304,11 @@ def test_launch_descriptions_that_do_not_fit(compiled: tuple[Path, Path], tmp_pa
         ('"role": "output"', '"role": "pages"', "the parameter 'z' does not say how long its pages are"),
         ('"dtype": "f32"', '"dtype": "f16x2"', "buffers of type 'f16x2' are not run yet"),
         ("{", "(", "is no JSON"),
+        (
+            '"block": [256, 1, 1]',
+            '"block": [1, 1, 1], "block": [256, 1, 1]',
+            "a JSON object names 'block' twice",
+        ),
     ):
         odd = changed(launch, old, new, tmp_path / "odd.json")
         assert expected in ptxc("run", ptx, "--launch", odd).message

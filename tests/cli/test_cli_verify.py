@@ -187,6 +187,7 @@ def test_programs_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     for text, expected in (
         ("{", "p.json: this is no program of Emmy's"),
+        ('{"nodes": {}, "nodes": {}}', "p.json: a JSON object names 'nodes' twice; keep one of the two"),
         (json.dumps(PROGRAM).replace('"x"', '"q"'), "p.json: the program's input 'q' is no input of the kernels"),
         (json.dumps(PROGRAM).replace('"z"', '"q"'), "p.json: the program computes q, the kernels write z"),
     ):
