@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import os
@@ -134,7 +135,7 @@ def _raise_for_memory(error: CompileError) -> None:
     """Raise MemoryError where that is what ``error`` comes from."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, MemoryError):
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             raise MemoryError from error
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, ToolchainError) and _OUT_OF_MEMORY.search(error.what):

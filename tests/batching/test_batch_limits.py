@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from batch_lab import misbehave, vector_add
 
 from ptxc.batching import Candidate, Limits, batch, results
-from ptxc.errors import UsageError
+from ptxc.batching.candidates import task_of
+from ptxc.batching.job import build
+from ptxc.compilation import Options
+from ptxc.errors import UsageError, WriteError
 
 LIMITS = Limits(4.0, 300 << 20)
 
@@ -64,6 +69,19 @@ def test_each_bad_candidate_gets_its_own_error(executor: type[Iterator[Executor 
     assert found == EXPECTED
     assert (summary.ok, summary.failed) == (4, 7)
     assert summary.failures == {"timeout": 2, "memory": 2, "crash": 2, "error": 1}
+
+
+def test_files_that_cannot_be_written_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = OSError(errno.ENOMEM, "Cannot allocate memory")
+    monkeypatch.setattr("ptxc.store.assemblies.assemble_kept", mock.Mock(side_effect=_caused(fault)))
+    with pytest.raises(MemoryError):
+        build(task_of(vector_add(64), 0, Options(cache=False), True, ""))
+
+
+def _caused(fault: OSError) -> WriteError:
+    error = WriteError("cannot write temporary files")
+    error.__cause__ = fault
+    return error
 
 
 def test_limits_that_are_none() -> None:
