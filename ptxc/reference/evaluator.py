@@ -79,12 +79,15 @@ def evaluate_kernels(
 
 
 def zeroed(op: KernelOp) -> list[str]:
-    """What must be zero before the launch: what the kernel adds to, unless another kernel zeroes it."""
+    """What must be zero before the launch: the buffers that the kernel adds to, unless another kernel zeroes them."""
     added: dict[str, None] = {}
     for stmt in op.body.iter():
-        if isinstance(stmt, Write | RegStore) and stmt.atomic:
-            added[stmt.output if isinstance(stmt, Write) else stmt.dst_buffer] = None
-    return [name for name in added if name not in op.zero_delegated]
+        if isinstance(stmt, Write) and stmt.atomic:
+            added[stmt.output] = None
+        elif isinstance(stmt, RegStore):
+            added |= {cell.dst_buffer: None for cell in (stmt, *stmt.run) if cell.atomic}
+    # Shared arrays are the kernel's own, for it to initialise.
+    return [name for name in added if name not in op.zero_delegated and name not in op.smem_buffers]
 
 
 def _serial(op: KernelOp) -> Iterator[dict[str, int]]:

@@ -194,6 +194,23 @@ def test_atomics_add_in_float64_and_round_once() -> None:
     assert np.array_equal(rounded, expected.astype(np.float32))
 
 
+def test_atomics_add_to_shared_memory() -> None:
+    x = floats(64)
+    body = [
+        Smem("s", (2,)),
+        Init("none", 0.0, dtype=dtype("f32")),
+        Load("a", "x", (I,)),
+        Cond(op("<", I, 2), _stmt.Body((Write("s", (I,), "none"),))),
+        Sync(),
+        Write("s", (op("%", I, 2),), "a", atomic=True),
+        Sync(),
+        Load("b", "s", (op("%", I, 2),)),
+        Write("y", (I,), "b"),
+    ]
+    sums = x.astype(np.float64).reshape(32, 2).sum(0)
+    assert np.allclose(output(tile({"i": 64}, body, 64), {"x": x}, (64,)), np.tile(sums, 32), rtol=1e-14)
+
+
 def test_one_kernel_zeroes_what_another_adds_to() -> None:
     x = floats(64)
     first = Node(
