@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ptxc.errors import UsageError
+from ptxc.recursion import with_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ def evaluate(expression: int | str, integers: Mapping[str, int]) -> int:
     from emmy.compiler.ir.expr import parse
 
     try:
-        value: Any = parse(expression).eval(dict(integers))  # type: ignore[attr-defined]  # every node has eval
+        # Every node has `eval`.
+        value: Any = with_room(lambda: parse(expression).eval(dict(integers)))  # type: ignore[attr-defined]
         return int(value)
     except KeyError as error:
         given = ", ".join(f"{name}={value}" for name, value in integers.items()) or "none"

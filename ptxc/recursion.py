@@ -11,7 +11,8 @@ from ptxc.errors import InputError
 #: Python frames that a level of an expression may take at most, times the levels that the reader admits.
 _FRAMES = 40_000
 
-_lock = threading.Lock()
+#: What has room may ask for it again, by way of something that it calls.
+_lock = threading.RLock()
 
 
 def with_room[T](work: Callable[[], T]) -> T:

@@ -16,7 +16,8 @@ from conftest import ROOT
 #: whether at the top, in a function or for types alone.
 LAYERS = (
     ("errors",),
-    ("launch", "recursion", "target"),
+    ("recursion",),
+    ("launch", "target"),
     ("toolchain", "version"),
     ("ir", "corpus"),
     ("codegen", "frontend", "passes", "sim"),

@@ -15,6 +15,7 @@ from ptxc.frontend.emmys import emmys_failures, emmys_target
 from ptxc.frontend.jsonfile import distinct_members
 from ptxc.frontend.reader import read_wire
 from ptxc.launch import Launch, LaunchParameter, RuntimeInteger
+from ptxc.recursion import with_room
 from ptxc.reference.buffers import Array, Problem, decoded
 from ptxc.reference.steps import Step, in_order
 from ptxc.toolchain import find_tool, run_timed, working_folder
@@ -94,7 +95,7 @@ def _cuda_ops(graph: Graph, target: str) -> list[CudaOp]:
     if render.render_kernelop.__module__ != render.__name__:
         raise UnsupportedError("there is no CUDA text of Emmy's inside use_ptxc", hint="ask for it outside")
     with emmys_failures("CUDA lowering"), emmys_target(target):
-        lowered = Pipeline.build(["lowering/cuda"]).run(graph)
+        lowered = with_room(lambda: Pipeline.build(["lowering/cuda"]).run(graph))
         return [node.op for node in lowered.nodes.values() if isinstance(node.op, CudaOp)]
 
 

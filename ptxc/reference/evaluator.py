@@ -22,6 +22,7 @@ from emmy.compiler.ir.kernel.ir import KernelOp, RegStore, Smem, Tile
 from emmy.compiler.ir.stmt import Write
 
 from ptxc.errors import CompileError, InputError, UnsupportedError
+from ptxc.recursion import with_room
 from ptxc.reference.barriers import Barriers
 from ptxc.reference.buffers import Array, Problem
 from ptxc.reference.expressions import Fixed
@@ -57,6 +58,10 @@ def evaluate_kernels(
     type. ``sample`` are the CTAs to evaluate. What is not written is NaN where it is a float. Raises UnsupportedError
     for statements that cannot be evaluated, with their place.
     """
+    return with_room(lambda: _evaluate(kernels, problem, exact, sample))
+
+
+def _evaluate(kernels: Sequence[KernelOp], problem: Problem, exact: bool, sample: Sample) -> Evaluation:
     arrays = problem.arrays()
     for buffer in problem.written:
         if exact and buffer.dtype in FLOATS:

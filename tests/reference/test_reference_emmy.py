@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
+from emmy.compiler.ir.expr import Expr
 from kernel_ir import Load, Write, op, tile, var
 from reference_lab import Node, floats, graph_of, prepared
 
 from ptxc.driver import graph_of as read
 from ptxc.errors import InputError, ToolchainError, UnsupportedError
+from ptxc.recursion import with_room
 from ptxc.reference import emmy
 from ptxc.reference.buffers import problem_of
 from ptxc.reference.emmy import CudaKernel, assemble_cuda, cuda_kernels, evaluate_program, nvcc_ptx
@@ -139,6 +141,16 @@ def test_the_pool_of_shared_memory_and_buffers_to_zero() -> None:
     graph = read(ROOT / "golden" / "sum_split_atomic" / "kernel.ir.json")
     (kernel,) = cuda_kernels(graph, "sm_90", prepared(graph)[2])
     assert kernel.step.launch.zero == ("y",)
+
+
+def test_expressions_as_deep_as_are_read_become_cuda_text() -> None:
+    deep: Expr = var("i")
+    for _ in range(1900):
+        deep = op("^", deep, var("i"))
+    kernel = tile({"i": 4}, [Load("a", "x", (deep,)), Write("y", (var("i"),), "a")])
+    graph = with_room(lambda: graph_of({"x": (4,)}, Node(kernel, ("x",), {"y": (4,)})))
+    (text,) = cuda_kernels(graph, "sm_90", prepared(graph)[2])
+    assert text.source.count("^") == 1900
 
 
 def test_a_lowering_that_fails() -> None:

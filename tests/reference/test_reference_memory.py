@@ -69,6 +69,7 @@ def test_a_kernel_of_fixed_sizes_has_none() -> None:
 
 def test_extents_are_expressions() -> None:
     assert extents(["((n + 31) / 32)", 2], {"n": 33}) == (2, 2)
+    assert extents(["(" * 1900 + "n" + " + 1)" * 1900], {"n": 33}) == (1933,)
     for odd in ("m + 1", "n +", "n / 0"):
         with pytest.raises(UsageError, match="cannot be computed"):
             extents([odd], {"n": 1})

@@ -14,6 +14,7 @@ from reference_lab import Node, evaluated, floats, graph_of, prepared
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.frontend.elementwise import ARITY
 from ptxc.frontend.elementwise import COMBINES as COMPILED
+from ptxc.recursion import with_room
 from ptxc.reference import expressions
 from ptxc.reference.buffers import DTYPES
 from ptxc.reference.codes import EIGHT_BITS, decode4, decode8, encode4, encode8
@@ -240,6 +241,16 @@ def evaluate(expr: Expr, kind: str = "f32", count: int = 4) -> list[float]:
 )
 def test_expressions(expr: Expr, expected: list[float]) -> None:
     assert evaluate(expr) == expected
+
+
+def test_expressions_as_deep_as_are_read() -> None:
+    deep: Expr = var("i")
+    for _ in range(1900):
+        deep = op("^", deep, var("i"))
+    kernel = tile({"i": 4}, [Load("a", "x", (deep,)), Write("y", (var("i"),), "a")])
+    x = floats(4)
+    graph = with_room(lambda: graph_of({"x": (4,)}, Node(kernel, ("x",), {"y": (4,)})))
+    assert np.array_equal(evaluated(graph, {"x": x}).outputs["y"], x)
 
 
 def test_expressions_that_are_none() -> None:
