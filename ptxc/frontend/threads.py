@@ -238,11 +238,11 @@ def tree(k: Lowering, stmt: TreeHalve, path: str) -> None:
 
     Keyed by ``warp`` the slab holds one partial a warp: warp 0 folds it with a butterfly, one barrier follows. Else
     threads fold the upper half onto the lower, a barrier after each step; with ``inner`` the slab is segments, folded
-    slot by slot. Lengths that are no power of two fold their upper half, the odd one left in the middle waits.
+    slot by slot.
     """
     length = stmt.length
-    if not isinstance(length, int) or length < 1:
-        raise InputError(f"a tree over {length} partial states", hint="it takes one or more")
+    if not isinstance(length, int) or length < 1 or length & (length - 1):
+        raise InputError(f"a tree over {length} partial states", hint="it folds halves: 1, 2, 4, 8, ... of them")
     if not len(stmt.bufs) == len(stmt.state) == len(stmt.state_b):
         what = f"{len(stmt.bufs)} arrays, {len(stmt.state)} states and {len(stmt.state_b)} others in a tree"
         raise InputError(what, hint="each state has an array and another to be combined with")
@@ -251,8 +251,7 @@ def tree(k: Lowering, stmt: TreeHalve, path: str) -> None:
         array = k.signature.shared.get(buffer)
         if array is None or math.prod(array.extents) < slots:
             raise InputError(f"{buffer!r} is no shared array of {slots} partial states", hint="a Smem declares it")
-    power_of_two = length & (length - 1) == 0
-    if stmt.tid_var == "warp" and stmt.inner is None and stmt.barrier_id == 0 and length <= _WARP and power_of_two:
+    if stmt.tid_var == "warp" and stmt.inner is None and stmt.barrier_id == 0 and length <= _WARP:
         _tree_in_warp(k, stmt)
     else:
         _tree_in_block(k, stmt, length)
@@ -287,9 +286,8 @@ def _tree_in_block(k: Lowering, stmt: TreeHalve, length: int) -> None:
     scale = stmt.inner[1] if stmt.inner is not None else 1
     base = e.integer_of(stmt.inner[0]) if stmt.inner is not None else constant(0)
     slot = e.registers.add(e.registers.scale(thread, scale), base)
-    count = length
-    while count > 1:
-        half = (count + 1) // 2
+    half = length // 2
+    while half:
         above = e.registers.add(slot, constant(half * scale))
 
         def fold(above: Linear = above) -> None:
@@ -303,9 +301,9 @@ def _tree_in_block(k: Lowering, stmt: TreeHalve, length: int) -> None:
                 k.assign(name, value)
             _store_states(k, stmt, slot)
 
-        k.when(e.compare("<", thread, constant(count - half)), fold)
+        k.when(e.compare("<", thread, constant(half)), fold)
         _barrier(k, stmt.barrier_id, stmt.barrier_count)
-        count = half
+        half //= 2
 
 
 def _store_states(k: Lowering, stmt: TreeHalve, at: Linear) -> None:

@@ -413,6 +413,17 @@ BAD: dict[str, tuple[Callable[[], Graph], type[CompileError], str]] = {
         "'m' is no shared array of 72 partial states",
     ),
     "tree of nothing": (lambda: shared(SEEDED, tree(length=0)), InputError, "a tree over 0 partial states"),
+    "tree that does not halve": (lambda: shared(SEEDED, tree(length=6)), InputError, "a tree over 6 partial states"),
+    "tree of three warps": (
+        lambda: shared(SEEDED, tree(length=3, tid_var="warp")),
+        InputError,
+        "a tree over 3 partial states; it folds halves: 1, 2, 4, 8, ... of them",
+    ),
+    "segmented tree that does not halve": (
+        lambda: shared(SEEDED, tree(length=6, inner=("i", 4))),
+        InputError,
+        "a tree over 6 partial states",
+    ),
     "tree with a state too many": (
         lambda: shared(SEEDED, tree(state=("s", "a"))),
         InputError,
