@@ -68,21 +68,39 @@ def merge(
 def tree(e: Evaluator, stmt: TreeHalve, path: str) -> None:
     """Combine ``length`` partial states in shared memory into the first, which every thread then reads.
 
-    The upper half is folded onto the lower, until one is left; of an odd number the middle one waits. With ``inner``
-    the arrays are segments, folded slot by slot.
+    The upper half is folded onto the lower, until one is left. With ``inner`` the arrays are segments, folded slot by
+    slot.
     """
     type = element_type(stmt.dtype.name)
+    if stmt.tid_var == "warp" and stmt.inner is None and stmt.barrier_id == 0 and stmt.length <= 32:
+        _tree_in_warp(e, stmt, path)
+        return
     thread = e.numbers.as_index(e.find(stmt.tid_var))
     root = e.numbers.as_index(e.find(stmt.inner[0])) if stmt.inner is not None else np.zeros((), np.int64)
     scale = stmt.inner[1] if stmt.inner is not None else 1
-    count = stmt.length
-    while count > 1:
-        half = (count + 1) // 2
-        with e.taking(thread < count - half):
+    half = stmt.length // 2
+    while half:
+        with e.taking(thread < half):
             _fold(e, stmt, thread * scale + root, (thread + half) * scale + root, type)
-        count = half
+        half //= 2
     for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
         e.assign(name, e.memory.read(buffer, root))
+
+
+def _tree_in_warp(e: Evaluator, stmt: TreeHalve, path: str) -> None:
+    """The same by the first warp's registers: of the arrays only the first element changes."""
+    lane = e.tid % 32
+    states = {
+        name: e.numbers.convert(e.memory.read(buffer, lane % stmt.length), element_type(stmt.dtype.name))
+        for buffer, name in zip(stmt.bufs, stmt.state, strict=True)
+    }
+    with e.scope(**states):
+        shuffle(e, WarpShuffle(stmt.state, stmt.state_b, stmt.combine_states, stmt.length, stmt.dtype), path)
+        with e.taking(e.tid == 0):
+            for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
+                e.memory.write(buffer, np.zeros((), np.int64), e.find(name))
+    for buffer, name in zip(stmt.bufs, stmt.state, strict=True):
+        e.assign(name, e.memory.read(buffer, np.zeros((), np.int64)))
 
 
 def _fold(e: Evaluator, stmt: TreeHalve, low: Array, high: Array, type: str) -> None:

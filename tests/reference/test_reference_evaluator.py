@@ -282,7 +282,7 @@ def test_shuffles_combine_groups_of_lanes(length: int, prefix: bool) -> None:
         assert np.allclose(outputs["z"], sums, rtol=1e-12)
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 8])
+@pytest.mark.parametrize("length", [1, 2, 4, 8])
 @pytest.mark.parametrize("inner", [False, True])
 def test_trees_combine_shared_partials(length: int, inner: bool) -> None:
     x = floats(length, 4 if inner else 1)
@@ -300,6 +300,29 @@ def test_trees_combine_shared_partials(length: int, inner: bool) -> None:
     kernel = tile({"t": length, "c": width}, body, length * width)
     result = output(kernel, {"x": x}, x.shape)
     assert np.allclose(result, np.broadcast_to(x.astype(np.float64).sum(0), x.shape), rtol=1e-12)
+
+
+def test_a_tree_over_warps_leaves_all_but_the_first_partial() -> None:
+    x = floats(128)
+    place = var("warp")
+    body = [
+        Smem("slab", (4,)),
+        Load("s", "x", (I,)),
+        WarpShuffle(("s",), ("s_o",), _merge(("s",)), 32),
+        Cond(op("==", var("lane"), 0), _stmt.Body((Write("slab", (place,), "s"),))),
+        Sync(),
+        TreeHalve(("slab",), ("s",), ("s_o",), _merge(("s",)), 4, "warp"),
+        TreeHalve(("slab",), ("s",), ("s_o",), _merge(("s",)), 4, "warp"),
+        Load("p", "slab", (place,)),
+        Write("y", (I,), "s"),
+        Write("z", (I,), "p"),
+    ]
+    graph = graph_of({"x": (128,)}, Node(tile({"i": 128}, body, 128), ("x",), {"y": (128,), "z": (128,)}))
+    outputs = evaluated(graph, {"x": x}).outputs
+    partials = x.astype(np.float64).reshape(4, 32).sum(1)
+    partials[0] = partials.sum() + partials[1:].sum()
+    assert np.allclose(outputs["y"], partials[0], rtol=1e-12)
+    assert np.allclose(outputs["z"], np.repeat(partials, 32), rtol=1e-12)
 
 
 def test_two_states_travel_together() -> None:
