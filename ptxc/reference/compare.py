@@ -81,11 +81,13 @@ def compare(
     dtype: str,
     tolerance: Tolerance,
     where: NDArray[np.bool_] | None = None,
+    rounded: Array | None = None,
 ) -> Difference:
     """Compare two arrays with elements of type ``dtype``, where ``where`` holds. NaN equals NaN, nothing else does.
 
-    Numbers may be held in a wider type than ``dtype``; a byte of f4e2m1x2 is two elements. Raises UsageError for arrays
-    of different sizes.
+    ``rounded`` is another array of what is expected: each element is compared with the nearer one, an infinite one left
+    out. Numbers may be held in a wider type than ``dtype``; a byte of f4e2m1x2 is two elements. Raises UsageError for
+    arrays of different sizes.
     """
     if got.size != expected.size:
         raise UsageError(f"{name!r} has {got.size} elements, {expected.size} are expected")
@@ -94,6 +96,8 @@ def compare(
         # What nothing wrote is no byte in a reference; it is not compared.
         got, expected = (unpacked4(np.nan_to_num(array).astype(np.uint8)) for array in (got, expected))
         where = where if where is None else np.repeat(where, 2, axis=-1)
+    elif rounded is not None:
+        expected = _nearer(got, expected, rounded.reshape(got.shape), dtype)
     a, b = _numbers(got, dtype), _numbers(expected, dtype)
     chosen = np.ones(a.shape, np.bool_) if where is None else where
     if not chosen.any():
@@ -118,6 +122,14 @@ def compare(
     worst = np.unravel_index(int(relative.argmax()), relative.shape)
     place = tuple(int(at) for at in worst)
     return replace(found, place=place, got=float(a[worst]), expected=float(b[worst]))
+
+
+def _nearer(got: Array, expected: Array, rounded: Array, dtype: str) -> Array:
+    """Of two expected arrays the elements that are nearer to what was got."""
+    a, b, c = (_numbers(array, dtype) for array in (got, expected, rounded))
+    with np.errstate(all="ignore"):
+        nearer = np.isfinite(c) & (np.abs(a - c) < _no_nan(np.abs(a - b)))
+    return np.where(nearer, c, b) if dtype in _FORMATS else np.where(nearer, rounded, expected)
 
 
 def _no_nan(errors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -353,6 +353,15 @@ def test_differences_are_relative_to_the_element_or_the_root_mean_square() -> No
     assert compare("y", got, expected, "f32", Tolerance(5e-6), np.array([True, False, True, True])).wrong == 1
 
 
+def test_the_nearer_of_two_expected_elements_counts() -> None:
+    got, expected = np.array([1.0, 2.0, np.inf, np.nan, 5.0]), np.array([1.5, 2.0, 3.0, 4.0, 5.5])
+    rounded = np.array([1.0, 9.0, np.inf, np.nan, 6.0])
+    found = compare("y", got, expected, "f32", Tolerance(), rounded=rounded)
+    assert (found.elements, found.wrong) == (5, 3)
+    found = compare("y", np.array([2**24, 7]), np.array([2**24 + 1, 7]), "i32", Tolerance(), None, np.array([2**24, 8]))
+    assert found.wrong == 0
+
+
 @pytest.mark.parametrize(
     ("got", "expected", "wrong"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_ir import Assign, Load, Spec, Write, dtype, tile, var
+from kernel_ir import Assign, Let, Load, Spec, Write, dtype, lit, tile, var
 from reference_lab import Node, graph_of, prepared
 
 import ptxc
@@ -78,6 +78,15 @@ def test_one_answer_is_nothing_to_compare() -> None:
     found.notes[REFERENCE] = "none: for a reason"
     with pytest.raises(UsageError, match="for a reason"):
         found.check()
+
+
+def test_what_the_types_of_a_kernel_lose_is_no_fault() -> None:
+    """f32 has no 1e9 + x, and float64 has."""
+    large = Let("large", lit(1e9), dtype=dtype("f32"))
+    body = (large, Assign("c", "add", ("a", "large")), Assign("b", "subtract", ("c", "large")))
+    assert not verified(copied("f32", "f32", *body)).wrong
+    found = verified(copied("f32", "f32", *body), lambda ptx: ptx.replace("sub.f32", "add.f32"))
+    assert "in 64 of 64 elements" in found.wrong[0]
 
 
 def test_what_overflows_is_said() -> None:
