@@ -123,16 +123,20 @@ def affordable(
 ) -> Sample:
     """All CTAs; where those of the only step would take the CPU device minutes, so many as take it seconds.
 
-    How long is estimated from the instructions of the first CTA, which is executed on ``arrays``. What of a grid is
-    left to a later step decides what that one reads, so several steps are executed whole.
+    How long is estimated from the instructions of the first CTA, which is executed on ``arrays`` with the checks of
+    ``settings``: with them a launch goes on after a fault that stops one without. Where it stops all the same there is
+    nothing to compare but what few CTAs tell. What of a grid is left to a later step decides what that one reads, so
+    several steps are executed whole.
     """
     launches = [launch for step in steps for launch in _launches(step, integers, ALL)]
     if len(launches) != 1 or launches[0].ctas <= _LEAST:
         return ALL
-    first = replace(settings, sample=Sample(numbers=(0,)), sanitize=frozenset())
+    first = replace(settings, sample=Sample(numbers=(0,)))
     (trial,) = execute(modules, steps, arrays, integers, first)
     instructions = trial.result.statistics.instructions
-    if not trial.result.completed or instructions * launches[0].ctas <= _WHOLE:
+    if not trial.result.completed:
+        return Sample(count=_LEAST)
+    if instructions * launches[0].ctas <= _WHOLE:
         return ALL
     return Sample(count=max(_LEAST, _PART // instructions))
 

@@ -117,6 +117,20 @@ def test_grids_that_take_minutes(ctas: list[str], verdict: str, elements: int, m
     assert compared(result.out) == [["y", "ptxc", "reference", str(elements), "0"]]
 
 
+def test_a_grid_whose_first_cta_has_a_fault_is_executed_in_part_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_WHOLE", 100_000)
+    monkeypatch.setattr(execution, "_PART", 50_000)
+    warp = "output='acc0_smem', index=("
+    beyond = f"{warp}BinaryExpr(op='*', left=Literal(value=4, dtype='int'), right=Literal(value=4, dtype='int')),)"
+    warp += "Var(name='warp'),)"
+    result = ptxc("verify", changed(ROW_MAX, warp, beyond, tmp_path / "beyond.json"), "--no-nvcc", "--json")
+    report = json.loads(result.out)
+    assert "memory" in {finding["check"] for finding in report["findings"]}
+    assert report["ctas"] == {"executed": 8, "all": 37}
+
+
 @pytest.mark.parametrize("golden", ["row_sum_index64", "row_sum_grid64"])
 def test_kernels_of_64_bits_are_decided(golden: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "_PART", 10_000_000)
