@@ -31,11 +31,11 @@ class Tolerance:
 
     The scale is the larger of the expected element's magnitude and the root of the expected elements' mean square:
     what cancels to nearly nothing is as inexact as what it is the sum of. ``relative`` None: that of the least exact of
-    the element types, the output's own and those in ``types``; there floats of eight bits do not count, as what a
-    kernel reads of them is exact. An output of them, or of pairs of e2m1, is right where it is a neighbour of what is
-    expected. Where kernels sum up to ``half_sums`` products in f16, ``relative`` None is at least ``4 * sqrt(n) * u``
-    with the roundoff u of f16: rounding n partial sums is off by some ``n * u`` of a product, hardly by four times as
-    much, and a typical sum is ``sqrt(n)`` of one.
+    the element types, the output's own and those in ``types``, of the kernels' buffers and values; there floats of
+    eight bits do not count, as what a kernel reads of them is exact. An output of them, or of pairs of e2m1, is right
+    where it is a neighbour of what is expected. Where kernels sum up to ``half_sums`` products in f16, ``relative``
+    None is at least ``4 * sqrt(n) * u`` with the roundoff u of f16: rounding n partial sums is off by some ``n * u`` of
+    a product, hardly by four times as much, and a typical sum is ``sqrt(n)`` of one.
     """
 
     relative: float | None = None

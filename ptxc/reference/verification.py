@@ -141,7 +141,8 @@ class Verification:
         """The differences of every output between every two answers: who, against whom, how far.
 
         What differs from the reference is compared with one that rounds as well: float64 is no kernel's type, and keeps
-        what adding a large number to a small one loses (a mask's -1e9), or what f32 does not have of an integer.
+        what adding a large number to a small one loses (a mask's -1e9), or what f32 does not have of an integer. A
+        relative tolerance that was given is one against float64.
         """
         found = []
         for buffer in self.problem.written:
@@ -151,7 +152,8 @@ class Verification:
                     where = self._written(buffer.name, a, b) if not self.settings.sample.is_all else None
                     compared = partial(compare, buffer.name, a, b, buffer.dtype, self.tolerance, where)
                     difference = compared()
-                    if difference.wrong and other == REFERENCE and self._round is not None:
+                    lenient = self._round is not None and self.tolerance.relative is None
+                    if difference.wrong and other == REFERENCE and lenient:
                         difference = compared(self._rounded[buffer.name])
                     found.append((who, other, difference))
         return found

@@ -152,6 +152,16 @@ def test_tolerances() -> None:
     assert ptxc("verify", VECTOR_ADD, "--no-nvcc", "--rtol", "0", "--atol", "1e-5").status == 0
 
 
+def test_what_a_kernel_computes_in_f16_counts(tmp_path: Path) -> None:
+    """A sum of f32 that is rounded to f16 on the way: the last bit of f16 may go either way."""
+    halves = changed(VECTOR_ADD, "args=('in0', 'in1'), dtype=DataType(name='f32', np=dtype('float32'), nbytes=4)",
+                     "args=('in0', 'in1'), dtype=DataType(name='f16', np=dtype('float16'), nbytes=2)",
+                     tmp_path / "halves.json")  # fmt: skip
+    result = ptxc("verify", halves, "--no-nvcc")
+    assert (result.status, result.out.splitlines()[-1]) == (0, "right")
+    assert ptxc("verify", halves, "--no-nvcc", "--rtol", "1e-5").status == 1
+
+
 def test_findings_make_it_wrong(tmp_path: Path) -> None:
     racy = changed(ROW_MAX, BARRIER, "", tmp_path / "racy.json")
     result = ptxc("verify", racy, "--no-nvcc")

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_ir import Assign, Let, Load, Spec, Write, dtype, lit, tile, var
+from kernel_ir import Assign, Let, Load, Smem, Spec, Write, dtype, lit, tile, var
 from reference_lab import Node, graph_of, prepared
 
 import ptxc
 from ptxc.errors import UsageError
 from ptxc.reference.compare import Tolerance
 from ptxc.reference.execution import Settings
+from ptxc.reference.tolerances import tolerance_for
 from ptxc.reference.verification import PTXC, REFERENCE, Verification
 from ptxc.sim.findings import CHECKS
 
@@ -87,6 +88,15 @@ def test_what_the_types_of_a_kernel_lose_is_no_fault() -> None:
     assert not verified(copied("f32", "f32", *body)).wrong
     found = verified(copied("f32", "f32", *body), lambda ptx: ptx.replace("sub.f32", "add.f32"))
     assert "in 64 of 64 elements" in found.wrong[0]
+
+
+def test_types_that_a_kernel_computes_in_count() -> None:
+    graph = copied("f32", "f32", Assign("c", "add", ("a", "a"), dtype=dtype("f16")), Assign("b", "copy", ("c",)))
+    tolerance = tolerance_for(prepared(graph)[2], graph)
+    assert tolerance.types == {"f16", "f32"}
+    assert tolerance.of("f32") == 2e-3
+    graph = copied("f32", "f32", Smem("s", (64,), "__nv_bfloat16"), Write("s", AT, "a"), Load("b", "s", AT))
+    assert tolerance_for(prepared(graph)[2], graph).of("f32") == 2e-2
 
 
 def test_what_overflows_is_said() -> None:
