@@ -210,7 +210,8 @@ def differences_table(rows: Iterable[tuple[tuple[str, ...], Difference]], headin
     """Differences, each behind the cells that say what is compared."""
     lines = [(*heading, "elements", "wrong", "absolute", "relative", "ulp", "worst")]
     for cells, d in rows:
-        place = f"{d.got:.9g}, not {d.expected:.9g}, at [{', '.join(map(str, d.place))}]" if d.place else ""
+        got, expected = (f"{n}" if isinstance(n, int) else f"{n:.9g}" for n in (d.got, d.expected))
+        place = f"{got}, not {expected}, at [{', '.join(map(str, d.place))}]" if d.place else ""
         figures = (f"{d.elements:,}", f"{d.wrong:,}", f"{d.absolute:.2e}", f"{d.relative:.2e}", f"{d.ulp:.1f}")
         lines.append((*cells, *figures, place))
     first = len(heading)

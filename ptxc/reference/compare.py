@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,8 @@ class Difference:
     relative: float
     ulp: float
     place: tuple[int, ...] = ()
-    got: float = 0.0
-    expected: float = 0.0
+    got: float | int = 0.0
+    expected: float | int = 0.0
     #: Wrong elements that are infinite where what is expected is finite, but too large for the type.
     overflowed: int = 0
 
@@ -121,7 +122,14 @@ def compare(
         return found
     worst = np.unravel_index(int(relative.argmax()), relative.shape)
     place = tuple(int(at) for at in worst)
-    return replace(found, place=place, got=float(a[worst]), expected=float(b[worst]))
+    if dtype not in _FORMATS:
+        a, b = got, expected  # float64 does not have every integer
+    return replace(found, place=place, got=_number(a[worst]), expected=_number(b[worst]))
+
+
+def _number(element: Any) -> float | int:
+    """An element for people; a float that is an integer's is one of a reference in float64."""
+    return float(element) if isinstance(element, np.floating) else int(element)
 
 
 def _nearer(got: Array, expected: Array, rounded: Array, dtype: str) -> Array:

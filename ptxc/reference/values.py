@@ -67,7 +67,7 @@ def index(array: Any, *, long: bool = False) -> Value:
 
 class Numbers:
     """Conversions and operations. ``exact``: floats are not rounded to their types, but to those of eight bits, which
-    programs choose for what they round to."""
+    programs choose for what they round to, and where an integer is computed in f32."""
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
@@ -134,7 +134,7 @@ class Numbers:
             chosen, other = (self.convert(arg, common).array for arg in args[1:])
             return self.convert(Value(np.where(args[0].array != 0, chosen, other), common), result)
         computed = "f16" if result == "f16" and all(arg.type == "f16" for arg in args) else "f32"
-        return self.convert(self.compute(name, args, computed), result)
+        return self.convert(self._rounding(result).compute(name, args, computed), result)
 
     def compute(self, name: str, args: Sequence[Value], type: str) -> Value:
         """An operation on floats in ``type``."""
@@ -157,11 +157,15 @@ class Numbers:
         if type in FLOATS:
             return self.compute(operation, (left, right), type)
         if type == "bool" or not (left.is_integer and right.is_integer):
-            return self.convert(self.compute(operation, (left, right), "f32"), type)
+            return self.convert(self._rounding(type).compute(operation, (left, right), "f32"), type)
         left, right = self.convert(left, type), self.convert(right, type)
         with np.errstate(all="ignore"):
             result: Array = _COMBINE_WHOLE[operation](left.array, right.array)
         return Value(result, type)
+
+    def _rounding(self, result: str) -> Numbers:
+        """What computes a ``result`` in floats: what f32 lacks of an integer is no error of rounding, but its value."""
+        return self if result in FLOATS else Numbers(exact=False)
 
     def _encoded(self, name: str, args: Sequence[Value]) -> Value:
         """What rounds to eight or four bits; codes of four bits are integers."""

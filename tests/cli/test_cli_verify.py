@@ -13,8 +13,10 @@ from cli_lab import DATA, ROW_MAX, TWO_KERNELS, VECTOR_ADD, changed, process, pt
 from conftest import ROOT
 
 from ptxc.cli import main
+from ptxc.cli.results import differences_table
 from ptxc.errors import ToolchainError, UnsupportedError
 from ptxc.reference import emmy, execution, statements
+from ptxc.reference.compare import Difference
 
 ANY_SIZE, ATOMIC = DATA / "any_size.json", DATA / "atomic.json"
 BARRIER = "Sync(barrier_id=0, count=None, warp=False), "
@@ -150,6 +152,11 @@ def test_tolerances() -> None:
     assert match
     assert int(match[1]) > 100
     assert ptxc("verify", VECTOR_ADD, "--no-nvcc", "--rtol", "0", "--atol", "1e-5").status == 0
+
+
+def test_integers_are_shown_with_all_digits() -> None:
+    difference = Difference("y", 1, 1, 1.0, 1.0, 1.0, (0,), 2**30 + 1, 2**30)
+    assert "1073741825, not 1073741824, at [0]" in differences_table([(("y",), difference)], ("output",))
 
 
 def test_what_a_kernel_computes_in_f16_counts(tmp_path: Path) -> None:

@@ -381,6 +381,9 @@ def test_integers_are_compared_exactly() -> None:
     assert compare("y", a, a - np.array([0, 1]), "i64", Tolerance()).wrong == 1
     assert compare("y", np.array([True]), np.array([False]), "bool", Tolerance()).wrong == 1
     assert compare("y", a, a, "i64", Tolerance()).wrong == 0
+    found = compare("y", a, a + np.array([1, 0]), "i64", Tolerance())
+    assert (found.got, found.expected) == (2**62 + 1, 2**62 + 2)
+    assert isinstance(found.got, int)
 
 
 def test_tolerances_are_those_of_the_type() -> None:

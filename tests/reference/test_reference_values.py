@@ -98,6 +98,14 @@ def test_promotion(name: str, types: tuple[str, ...], expected: str) -> None:
     assert promote(name, [value(type, 1) for type in types]) == expected
 
 
+@pytest.mark.parametrize("type", ["i32", "i64", "u32", "u64"])
+def test_integers_that_are_computed_in_f32_lose_what_it_lacks(type: str) -> None:
+    a, b = value(type, 2**24 + 1), value(type, 5)
+    assert only(EXACT.assign("maximum", [a, b], type)) == (2**24, type)
+    assert only(EXACT.assign("minimum", [a, a], None)) == (2**24 + 1, "f32")
+    assert only(EXACT.combine("add", a, value("f32", 0.5), type)) == (2**24, type)
+
+
 def test_c_types() -> None:
     assert c_type([value("u8", 1), value("i16", 1)]) == "i32"
     assert c_type([value("i32", 1), value("u32", 1)]) == "u32"
