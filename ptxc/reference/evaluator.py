@@ -269,6 +269,10 @@ class Evaluator:
         """The extent of an axis."""
         return axis.extent.as_static() if axis.extent.is_static else int(axis.extent.expr.eval(dict(self.integers)))
 
+    def place(self, buffer: str, indices: tuple[Expr, ...]) -> Value:
+        """The place of ``buffer[indices]``, of the type that C gives it."""
+        return self.memory.place(buffer, indices)
+
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Array:
         """The place of ``buffer[indices]``."""
         return self.memory.flat(buffer, indices)

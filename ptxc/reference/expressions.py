@@ -24,7 +24,7 @@ from emmy.compiler.ir.expr import (
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import Array
 from ptxc.reference.layouts import congruous, crosswise
-from ptxc.reference.values import FLOATS, Numbers, Value, element_type, index, quotient, remainder
+from ptxc.reference.values import FLOATS, Numbers, Value, c_type, element_type, index, quotient, remainder
 
 
 class Names(Protocol):
@@ -37,8 +37,8 @@ class Names(Protocol):
     def find(self, name: str) -> Value:
         """The value of a name. Raises InputError."""
 
-    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Array:
-        """The offset of an element in a buffer."""
+    def place(self, buffer: str, indices: tuple[Expr, ...]) -> Value:
+        """The offset of an element in a buffer, an index."""
 
 
 class Fixed:
@@ -106,8 +106,7 @@ def _binary(expr: BinaryExpr, names: Names) -> Value:
         function = np.logical_and if op == "&&" else np.logical_or
         return Value(function(left.array != 0, right.array != 0), "bool")
     if left.type not in FLOATS and right.type not in FLOATS:
-        long = left.is_long or (right.is_long and op not in ("<<", ">>"))
-        return _whole(op, names.numbers.as_index(left), names.numbers.as_index(right), long)
+        return _whole(op, left, right, names.numbers)
     common = _common_float(left, right)
     if op in _COMPARE:
         a, b = (names.numbers.convert(value, common).array for value in (left, right))
@@ -117,13 +116,26 @@ def _binary(expr: BinaryExpr, names: Names) -> Value:
     return names.numbers.compute(_REAL[op], (left, right), common)
 
 
-def _whole(op: str, a: Array, b: Array, long: bool) -> Value:
+def _whole(op: str, left: Value, right: Value, numbers: Numbers) -> Value:
+    """An operation of integers in C's common type: where that has no sign it wraps around, else it is exact."""
+    common = c_type((left,) if op in ("<<", ">>") else (left, right))
+    a, b = (_as_integer(value, common, numbers) for value in (left, right))
     if op in _COMPARE:
         return Value(_COMPARE[op](a, b), "bool")
     function = _WHOLE.get(op)
     if function is None:
         raise InputError(f"there is no operator {op!r}")
-    return index(function(a, b), long=long)
+    return _integer(function(a, b), common)
+
+
+def _as_integer(value: Value, common: str, numbers: Numbers) -> Array:
+    """An integer in a type of C's arithmetic; as an index, without wrapping, where that has a sign."""
+    return numbers.convert(value, common).array if common.startswith("u") else numbers.as_index(value)
+
+
+def _integer(array: Array, common: str) -> Value:
+    """What :func:`_as_integer` gave, or an operation on such."""
+    return Value(array, common) if common.startswith("u") else index(array, long=common == "i64")
 
 
 def _common_float(*values: Value) -> str:
@@ -141,8 +153,9 @@ def _ternary(expr: TernaryExpr, names: Names) -> Value:
         common = _common_float(a, b)
         a, b = names.numbers.convert(a, common), names.numbers.convert(b, common)
         return Value(np.where(chosen, a.array, b.array), common)
-    whole = np.where(chosen, names.numbers.as_index(a), names.numbers.as_index(b))
-    return index(whole, long=a.is_long or b.is_long)
+    common = c_type((a, b))
+    whole = np.where(chosen, *(_as_integer(value, common, names.numbers) for value in (a, b)))
+    return _integer(whole, common)
 
 
 def _cast(expr: CastExpr, names: Names) -> Value:
@@ -160,7 +173,7 @@ def _call(expr: FuncCallExpr, names: Names) -> Value:
 
 
 def _flat_index(expr: FlatIndex, names: Names) -> Value:
-    return index(names.flat(expr.buffer, expr.index))
+    return names.place(expr.buffer, expr.index)
 
 
 _COMPARE: dict[str, Callable[..., Any]] = {

@@ -14,8 +14,8 @@ from emmy.compiler.ir.expr import Expr
 
 from ptxc.errors import InputError, UnsupportedError
 from ptxc.reference.buffers import DTYPES, Array, encoded
-from ptxc.reference.expressions import index_of
-from ptxc.reference.values import FLOATS, Value
+from ptxc.reference.expressions import evaluate
+from ptxc.reference.values import FLOATS, Value, index
 
 if TYPE_CHECKING:
     from ptxc.reference.evaluator import Evaluator
@@ -53,18 +53,28 @@ class Memory:
             raise InputError(f"{name!r} is neither a buffer nor a shared array")
         return found
 
-    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Array:
-        """The place of ``buffer[indices]``, row by row; a single index is one already."""
-        entries = [index_of(entry, self._e) for entry in indices]
-        if len(entries) < 2:
-            return entries[0] if entries else np.zeros((), np.int64)
-        shape = self.store_of(buffer).shape
-        if len(shape) != len(entries):
-            raise InputError(f"{buffer!r} has {len(shape)} dimensions but {len(entries)} indices")
-        flat = entries[0]
-        for size, entry in zip(shape[1:], entries[1:], strict=True):
+    def place(self, buffer: str, indices: tuple[Expr, ...]) -> Value:
+        """The place of ``buffer[indices]``, row by row; a single index is one already.
+
+        It is a ``long long`` where an index is, or where the buffer has more elements than an int counts.
+        """
+        entries = [evaluate(entry, self._e) for entry in indices]
+        if not entries:
+            return index(0)
+        if len(entries) == 1:
+            return entries[0] if entries[0].is_integer else index(self._e.numbers.as_index(entries[0]))
+        store = self.store_of(buffer)
+        if len(store.shape) != len(entries):
+            raise InputError(f"{buffer!r} has {len(store.shape)} dimensions but {len(entries)} indices")
+        flat, *rest = (self._e.numbers.as_index(entry) for entry in entries)
+        for size, entry in zip(store.shape[1:], rest, strict=True):
             flat = flat * size + entry
-        return flat
+        far = not store.shared and store.size > np.iinfo(np.int32).max
+        return index(flat, long=far or any(entry.is_long for entry in entries))
+
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Array:
+        """:meth:`place` as a number."""
+        return self._e.numbers.as_index(self.place(buffer, indices))
 
     def stride(self, buffer: str, dimension: int) -> int:
         """How many elements a step along a dimension of a buffer passes."""

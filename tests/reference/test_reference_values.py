@@ -216,6 +216,9 @@ def evaluate(expr: Expr, kind: str = "f32", count: int = 4) -> list[float]:
     return result
 
 
+UNSIGNED = CastExpr("unsigned int", var("i"))
+
+
 @pytest.mark.parametrize(
     ("expr", "expected"),
     [
@@ -235,6 +238,14 @@ def evaluate(expr: Expr, kind: str = "f32", count: int = 4) -> list[float]:
         (TernaryExpr(op("<", var("i"), 2), var("x"), lit(9)), [0.5, 1.5, 9, 9]),
         (CastExpr("int", var("x")), [0, 1, 2, 3]),
         (CastExpr("float", var("i")), [0, 1, 2, 3]),
+        (op("-", UNSIGNED, 9), [2**32 - 9, 2**32 - 8, 2**32 - 7, 2**32 - 6]),
+        (op("-", UNSIGNED, 40000), [-40000, -39999, -39998, -39997]),
+        (op(">", op("-", UNSIGNED, 9), 0), [1, 1, 1, 1]),
+        (op("/", op("-", UNSIGNED, 9), 2), [2**31 - 5, 2**31 - 4, 2**31 - 4, 2**31 - 3]),
+        (op(">>", op("-", UNSIGNED, 9), 1), [2**31 - 5, 2**31 - 4, 2**31 - 4, 2**31 - 3]),
+        (TernaryExpr(op("<", var("i"), 2), UNSIGNED, op("-", var("i"), 5)), [0, 1, 2**32 - 3, 2**32 - 2]),
+        (op("+", FlatIndex("x", (op("-", var("i"), 5),)), UNSIGNED), [2**32 - 5, 2**32 - 3, 2**32 - 1, 1]),
+        (op("+", FlatIndex("x", (op("-", var("i"), 40000),)), UNSIGNED), [-40000, -39998, -39996, -39994]),
         (FuncCallExpr("fmax", (var("x"), lit(2))), [2, 2, 2.5, 3.5]),
         (FuncCallExpr("bitwise_count", (var("i"),)), [0, 1, 1, 2]),
         (FlatIndex("x", (var("i"),)), [0, 1, 2, 3]),
