@@ -69,7 +69,7 @@ def test_loops_to_a_runtime_size(size: int) -> None:
 @pytest.mark.parametrize("start", [0, -5, 5])
 @pytest.mark.parametrize("size", [0, 1, 5, 9, 10, 11, 16, 40])
 def test_loops_whose_extent_may_be_below_zero(size: int, start: int, simple: bool) -> None:
-    body = (Load("v", "x", (AT, op("&", var("k"), 63))), SUM)
+    body: tuple[Any, ...] = (Load("v", "x", (AT, op("&", var("k"), 63))), SUM)
     body = body if simple else (*body, Cond(op("<", var("k"), 3), (SUM,)))
     extent = Dim(op("-", var("n"), 10))
     loop = StridedLoop(axis("k", extent), lit(start), lit(1), body) if start else Loop(axis("k", extent), body)
