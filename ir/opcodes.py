@@ -238,13 +238,9 @@ SHL: Final = _row("shl", "T = T R", PURE, _BITS, "a << b; 0 for b of the width o
 SHR: Final = _row("shr", "T = T R", PURE, f"{_BITS} {_INT}", "a >> b, signed types keep the sign")
 SHF: Final = _row("shf", "R = R R R", PURE, "l r wrap clamp b32", "a funnel shift of the pair (b, a) by c")
 BFE: Final = _row("bfe", "T = T R R", PURE, "s32 u32 s64 u64", "the field of c bits of a from bit b on")
-BFI: Final = _row(
-    "bfi", "T = T T R R", PURE, "b32 b64", "b with its field of d bits from bit c on replaced by a's low bits"
-)
 LOP3: Final = _row("lop3", "R = R R R I", PURE, "b32", "any bitwise function of three, by its truth table")
 PRMT: Final = _row("prmt", "R = R R R", PURE, "b32", "four bytes picked out of the eight of (b, a) by c's nibbles")
 POPC: Final = _row("popc", "R = T", PURE, "b32 b64", "the number of set bits")
-CLZ: Final = _row("clz", "R = T", PURE, "b32 b64", "the number of leading zero bits")
 
 # Comparing and selecting
 SETP: Final = _row(
@@ -253,9 +249,6 @@ SETP: Final = _row(
     "a compared with b; the unsigned-looking float forms (neu, …) are true for NaN", by={"bf16": _SM90_BF16["bf16"]},
 )  # fmt: skip
 SELP: Final = _row("selp", "T = T T P", PURE, f"{_BITS} {_INT} f32 f64", "a where c, else b")
-TESTP: Final = _row(
-    "testp", "P = T", PURE, "finite infinite number notanumber normal subnormal f32 f64", "a float's class"
-)
 
 # Memory
 LD: Final = _row(

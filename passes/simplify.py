@@ -243,7 +243,7 @@ def _add(s: _Simplifier, instr: Instr, kept: list[Instr]) -> Operand | None:
 
 
 def _product(s: _Simplifier, value: Operand) -> tuple[Operand, int] | None:
-    """What ``value`` is the product of, if it is one of 32 bits by a constant."""
+    """What ``value`` is the product of, if it is one of integers by a constant."""
     instr = s.definitions.get(value)
     if instr is None or instr.op is not opcodes.MUL or instr.mods[0] != "lo" or not _is_integer(instr):
         return None

@@ -23,9 +23,6 @@ from ptxc.comparison.sass import SIZE, Instruction
 _ENDS = frozenset({"EXIT", "RET", "KILL", "BRX", "JMX", "BRA", "JMP"})
 _JUMPS = frozenset({"BRA", "JMP"})
 
-#: An instruction's number to those that may follow.
-_Successors = dict[int, list[int]]
-
 
 @dataclass(eq=False)
 class Loop:

@@ -252,7 +252,7 @@ class Integers:
             divided, divisor, key = self._remainders[value]
             quotient = self.memo.get(key)
             if quotient is not None and terms.get(quotient) == divisor * terms[value]:
-                return self.put_together(self._exchanged(a, (value, quotient), divided, terms[value]))
+                return self.put_together(self._with_instead(a, (value, quotient), divided, terms[value]))
         return a
 
     def smaller(self, a: Linear, b: Linear) -> Linear:
@@ -274,10 +274,10 @@ class Integers:
         for value in [value for value in a.terms if value in self._minima]:
             first, second = self._minima[value]
             if first.same(less) and self.registers.add(second, constant(1)).same(than):
-                return self._exchanged(a, (value,), less, a.terms[value]).within(*a.range)
+                return self._with_instead(a, (value,), less, a.terms[value]).within(*a.range)
         return a
 
-    def _exchanged(self, a: Linear, gone: Sequence[Value], by: Linear, factor: int) -> Linear:
+    def _with_instead(self, a: Linear, gone: Sequence[Value], by: Linear, factor: int) -> Linear:
         """``a`` with ``factor * by`` in the place of the terms of some registers."""
         others = {value: coefficient for value, coefficient in a.terms.items() if value not in gone}
         rest = self.registers.make(others, a.constant, a.wide)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_lab import ROW_MAX, TWO_KERNELS, VECTOR_ADD, ptxc
+from conftest import ROOT
 
 from ptxc import comparison
 from ptxc.comparison import Comparison
@@ -39,6 +42,28 @@ def compared(tools: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, st
 
     monkeypatch.setattr(comparison, "compare_file", compare)
     return seen
+
+
+def untimed(text: str) -> list[str]:
+    """The lines of a comparison without CPU times, and without the version's column of them."""
+    lines = [line for line in text.splitlines() if "CPU time" not in line and "CPU ms" not in line]
+    return [re.sub(r" +(\d+x|CPU)$", "", line) for line in lines]
+
+
+@pytest.mark.needs("nvcc")
+@pytest.mark.needs("ptxas")
+@pytest.mark.needs("nvdisasm")
+@pytest.mark.parametrize("files", [["mma_matmul_f16"], ["matmul_scalar", "softmax_rows", "mma_matmul_f16"]])
+def test_the_documentation_shows_what_there_is(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the tools are those that it was written with."""
+    if "release 13.0" not in subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("docs/compare.md has CUDA 13.0's figures")
+    monkeypatch.setenv("PTXC_CACHE_DIR", str(tmp_path / "cache"))
+    shown = ptxc("compare", *[ROOT / "golden" / name / "kernel.ir.json" for name in files], "--target", "sm_89")
+    documented = (ROOT / "docs" / "compare.md").read_text().split("```\n")
+    assert untimed(shown.out) in [untimed(block) for block in documented]
 
 
 @pytest.mark.needs("nvcc")

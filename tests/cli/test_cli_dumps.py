@@ -145,7 +145,7 @@ def test_dump_after_a_pass_that_does_not_run(options: list[str]) -> None:
 
 def test_dump_changed_is_a_diff_that_can_be_applied(tmp_path: Path) -> None:
     result = ptxc("compile", ROW_MAX, "--dump-changed", "--dump-dir", tmp_path)
-    assert "// k_y_reduce: 60-hoist changes nothing\n" in result.err or "after 60-hoist\n@@" in result.err
+    assert "// k_y_reduce: 60-hoist changes nothing\n" in result.err
     changes = re.split(r"^(?=--- )", result.err, flags=re.MULTILINE)[1:]
     before, after = re.findall(r"^(?:---|\+\+\+) k_y_reduce after (\S+)$", changes[0], re.MULTILINE)
     assert (before, after) == ("10-build", "20-collectives")

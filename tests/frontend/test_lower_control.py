@@ -69,8 +69,8 @@ def test_loops_to_a_runtime_size(size: int) -> None:
 @pytest.mark.parametrize("start", [0, -5, 5])
 @pytest.mark.parametrize("size", [0, 1, 5, 9, 10, 11, 16, 40])
 def test_loops_whose_extent_may_be_below_zero(size: int, start: int, simple: bool) -> None:
-    body: tuple[Any, ...] = (Load("v", "x", (AT, op("&", var("k"), 63))), SUM)
-    body = body if simple else (*body, Cond(op("<", var("k"), 3), (SUM,)))
+    more = () if simple else (Cond(op("<", var("k"), 3), (SUM,)),)
+    body = (Load("v", "x", (AT, op("&", var("k"), 63))), SUM, *more)
     extent = Dim(op("-", var("n"), 10))
     loop = StridedLoop(axis("k", extent), lit(start), lit(1), body) if start else Loop(axis("k", extent), body)
     turns = [k for k in range(start, size - 10) for _ in range(1 if simple or k >= 3 else 2)]
