@@ -21,7 +21,7 @@ from itertools import chain
 from ptxc.ir import cfg, opcodes
 from ptxc.ir.kernel import Instr, Kernel
 from ptxc.ir.peaks import peaks
-from ptxc.target import Target, parse_target
+from ptxc.target import parse_target
 
 #: How many live words the assembler squeezes into 32 registers by spilling (measured over the benchmark kernels).
 _TIGHT = range(31, 37)
@@ -31,7 +31,6 @@ _MORE = 24
 
 #: From how many live words on the assembler may spill in a kernel that asks for no number of CTAs (measured likewise).
 _MANY = 57
-
 
 #: How many live words the assembler squeezes into 128 registers where tensor cores multiply, and what share of more it
 #: finds room for (measured over the products of Emmy's corpus for a V100: none spills).
@@ -49,13 +48,13 @@ def run(kernel: Kernel) -> None:
     if not kernel.ctas and not kernel.shared:
         target = parse_target(kernel.target)
         if target.full_registers(kernel.threads) == 32 and _live_words(kernel) in _TIGHT:
-            kernel.ctas = _ctas(target, kernel.threads, 40)
+            kernel.ctas = target.fitting_ctas(kernel.threads, 40)
     elif not kernel.ctas and _multiplies_staged(kernel):
         kernel.ctas = _fitting(kernel)
     elif kernel.ctas and not _moves_registers(kernel):
         live = _live_words(kernel)
         if live < _MANY:
-            enough = _ctas(parse_target(kernel.target), kernel.threads, live + _MORE)
+            enough = parse_target(kernel.target).fitting_ctas(kernel.threads, live + _MORE)
             kernel.ctas = max(kernel.ctas, enough) if kernel.ctas > 1 else 0
 
 
@@ -126,17 +125,11 @@ def _fitting(kernel: Kernel) -> int:
     live = _live_words(kernel)
     registers = 128 if live in _SQUEEZED else live + 4 if live < _SQUEEZED.start else int(live * _SHARE)
     target, shared = parse_target(kernel.target), sum([array.size for array in kernel.shared])
-    wanted = _ctas(target, kernel.threads, registers)
+    wanted = target.fitting_ctas(kernel.threads, registers)
     ctas = min(wanted, target.ctas_with_shared(shared))
     # With more than 128 left for it, the assembler takes more than if it is not told.
     tight = ctas == wanted or target.registers_per_sm // (max(ctas, 1) * kernel.threads) <= 128
     return ctas if ctas > 1 and tight else 0
-
-
-def _ctas(target: Target, threads: int, registers: int) -> int:
-    """How many CTAs fit a multiprocessor if each thread takes so many registers; at least one."""
-    by_warps = target.max_warps_per_sm // -(-threads // 32)
-    return max(1, min(target.ctas_with_registers(threads, registers), by_warps, target.max_blocks_per_sm))
 
 
 def _live_words(kernel: Kernel) -> int:

@@ -111,9 +111,12 @@ class Target:
 
         At least one, and not so many that a thread is left with fewer than 128 registers.
         """
+        return max(1, min(self.ctas_with_shared(shared), self.fitting_ctas(threads, 128)))
+
+    def fitting_ctas(self, threads: int, registers: int) -> int:
+        """How many CTAs fit a multiprocessor if each of so many threads takes so many registers; at least one."""
         by_warps = self.max_warps_per_sm // -(-threads // 32)
-        fitting = min(self.ctas_with_shared(shared), self.ctas_with_registers(threads, 128), by_warps)
-        return max(1, min(fitting, self.max_blocks_per_sm))
+        return max(1, min(self.ctas_with_registers(threads, registers), by_warps, self.max_blocks_per_sm))
 
     def ctas_with_shared(self, shared: int) -> int:
         """How many CTAs of so many bytes of shared memory there is memory for on a multiprocessor."""
